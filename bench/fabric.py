@@ -204,7 +204,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=300)
     parser.add_argument("--cable", metavar="RATE", help="as tc writes it: 20mbit; default of `quiet`: no limit")
     parser.add_argument(
-        "--nice", type=int, help="`quiet`, `full`: of the processes that watch; 22 nodes share a machine"
+        "--realtime",
+        action="store_true",
+        help="`quiet`, `full`: watchers of 22 nodes, on one machine, before all others",
     )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="`quiet`, `full`: keeps what was seen and counted")
     parser.add_argument("--mix", help="philly_jobs.csv.xz")

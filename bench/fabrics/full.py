@@ -42,7 +42,7 @@ class Lines:
 
 
 def full(given: argparse.Namespace) -> None:
-    with running(given.cable or CABLE, given.keep, given.nice) as (bed, watchers, counters):
+    with running(given.cable or CABLE, given.keep, is_realtime=given.realtime) as (bed, watchers, counters):
         assert counters is not None
         lines = Lines(watchers, counters)
         for kind in given.kinds.split(","):
@@ -55,15 +55,20 @@ def full(given: argparse.Namespace) -> None:
                 time.sleep(given.seconds + _PRINTED_S)
                 undo()
                 lines.read(began - LAST_S - FINE_S)
-                verdicts = [lines.verdict(bed, began + second) for second in range(1, round(given.seconds) + 1)]
-                right = [is_right(kind, verdict, wanted) for verdict in verdicts]
-                outcome = "right" if right[-1] else _wrong(verdicts[-1])
+                seconds = round(given.seconds)
+                last = lines.verdict(bed, began + seconds)
+                after = seconds
+                while (
+                    after > 1
+                    and is_right(kind, last, wanted)
+                    and is_right(kind, lines.verdict(bed, began + after - 1), wanted)
+                ):
+                    after -= 1
+                outcome = "right" if is_right(kind, last, wanted) else _wrong(last)
                 outcomes[outcome] += 1
-                if right[-1]:
-                    times.append(len(right) - [*right[::-1], False].index(False) + 1)
-                rest = f"{len(verdicts[-1].full)} full, {len(verdicts[-1].unjudged)} links not judged"
-                signs = "".join("+" if each else "-" for each in right)
-                print(f"{kind} {seed} at {began:.1f} on {drawn}: {outcome} {signs};", *told(verdicts[-1]), rest,
+                times += [after] if outcome == "right" else []
+                rest = f"{len(last.full)} full, {len(last.unjudged)} links not judged"
+                print(f"{kind} {seed} at {began:.1f} on {drawn}: {outcome} after {after} s;", *told(last), rest,
                       flush=True)  # fmt: skip
                 lines.read(time.time())
                 time.sleep(max(0.0, began + given.seconds + LAST_S + 2 - time.time()))  # until it is forgotten

@@ -95,8 +95,8 @@ class Watchers:
         pids = [process.pid for process in self._processes.values()]
         return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids) / 1e9
 
-    def hurry(self, nice: int) -> None:
-        hurry(self._processes.values(), nice)
+    def hurry(self) -> None:
+        hurry(self._processes.values())
 
     def close(self) -> None:
         end([*self._processes.values()])
@@ -134,8 +134,8 @@ class Counters:
         last = [each for each in self._kept if now - WINDOW_S < (each.at or 0) <= now]
         return loads_of(self._kept, self.topology), loads_of(last, self.topology)
 
-    def hurry(self, nice: int) -> None:
-        hurry(self._processes, nice)
+    def hurry(self) -> None:
+        hurry(self._processes)
 
     def close(self) -> None:
         end(self._processes)
@@ -156,9 +156,10 @@ def inside(bed: Clos, host: str, command: list[str], **options: object) -> subpr
     return subprocess.Popen(["ip", "netns", "exec", bed.ns(host), *command], **options)  # type: ignore[call-overload]
 
 
-def hurry(processes: Iterable[subprocess.Popen[bytes]], nice: int) -> None:
+def hurry(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """They run before all others, as they would on nodes of their own: here all wake up at the same time."""
     for each in processes:
-        os.setpriority(os.PRIO_PROCESS, each.pid, nice)
+        os.sched_setscheduler(each.pid, os.SCHED_FIFO, os.sched_param(1))
 
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:
@@ -204,16 +205,16 @@ def tx_bytes(device: str) -> int:
 
 
 def quiet(given: argparse.Namespace) -> None:
-    with running(given.cable, given.keep, given.nice) as (bed, watchers, counters):
+    with running(given.cable, given.keep, is_realtime=given.realtime) as (bed, watchers, counters):
         judge(bed, watchers, counters, given.seconds)
 
 
 @contextlib.contextmanager
 def running(
-    cable: str | None, keep: Path | None = None, nice: int | None = None
+    cable: str | None, keep: Path | None = None, *, is_realtime: bool = False
 ) -> Iterator[tuple[Clos, Watchers, Counters | None]]:
     """The bed under load, watched for two windows. `keep`: where all lines and the topology stay, for `everstep fabric
-    blame`. `nice`: of watchers and counters, once they have begun."""
+    blame`. `is_realtime`: watchers and counters run before all others, once they have begun."""
     with contextlib.ExitStack() as made:
         name = keep or made.enter_context(tempfile.TemporaryDirectory(prefix="everstep-bench-"))
         Path(name).mkdir(parents=True, exist_ok=True)
@@ -227,10 +228,10 @@ def running(
         watchers = Watchers(bed, Path(name), FINE_S if cable else WINDOW_S)
         made.callback(watchers.close)
         watchers.wait()
-        if nice is not None:
-            watchers.hurry(nice)
+        if is_realtime:
+            watchers.hurry()
             if counters is not None:
-                counters.hurry(nice)
+                counters.hurry()
         time.sleep(2 * WINDOW_S)
         watchers.new()
         yield bed, watchers, counters
@@ -259,7 +260,7 @@ class Tally:
         num = max(1, self.windows)
         unjudged = ", ".join(f"{total / num:.1f} {why}" for why, total in self.unjudged.items())
         return (
-            f"{self.alarms} false alarms in {self.windows} verdicts on windows of {WINDOW_S:g} s ({self.unsure} said that it may "
+            f"{self.alarms} false alarms in {self.windows} verdicts on {WINDOW_S:g} s ({self.unsure} said that it may "
             f"be a full link), {self.packets:,} packets judged; links of a verdict: {self.full / num:.1f} full at "
             f"times, not judged: {unjudged}"
         )

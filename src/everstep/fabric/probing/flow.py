@@ -16,7 +16,7 @@ _DRIFT = 100e-6
 does not go away is late for minutes all the same."""
 
 _JUMP_US = 1_000_000
-TIMEOUT_US = 1_000_000
+TIMEOUT_US = 1_250_000
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):

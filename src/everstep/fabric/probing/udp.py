@@ -3,12 +3,14 @@
 When a packet came is the kernel's time stamp, so a host whose process reads late does not make the network look slow.
 """
 
+import contextlib
 import secrets
 import socket
+import struct
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from everstep.fabric.probing.dating import ANCILLARY_BYTES, TIMESTAMPNS, Dating
@@ -18,6 +20,8 @@ from everstep.fabric.probing.packets import SIZE, Echo, Probe, pack_echo, pack_p
 MOST_FLOWS = 20_000
 """That a responder remembers: the one that was silent longest goes first."""
 _BATCH = 256
+_SO_MEMINFO = 55  # of most Linux architectures; Python has no name for it
+_MEMINFO = struct.Struct("=9I")  # the last one: packets dropped
 
 
 class Responder:
@@ -29,10 +33,12 @@ class Responder:
         self._dating = Dating()
         self._held: OrderedDict[tuple[str, int, int], tuple[int, Delays]] = OrderedDict()
 
-    def answer(self) -> None:
-        """Everything that has come."""
+    def answer(self) -> int:
+        """Everything that has come; how many packets that was."""
         self._dating.look()
+        packets = 0
         for data, peer, came_us in _packets(self._socket, self._dating):
+            packets += 1
             probe = read_probe(data)
             if probe is None:
                 continue
@@ -42,6 +48,11 @@ class Responder:
                 self._socket.sendto(pack_echo(echo), peer)
             except OSError:
                 continue
+        return packets
+
+    def dropped(self) -> int:
+        """Packets that came, and for which this process left no room."""
+        return _dropped([self._socket])
 
     def _counted(self, host: str, port: int, probe: Probe, came_us: int | None) -> tuple[int, Delays]:
         key = (host, port, probe.flow)
@@ -90,15 +101,22 @@ class Prober:
         except OSError:
             return
 
-    def receive(self) -> None:
-        """Everything that has come."""
+    def receive(self) -> int:
+        """Everything that has come; how many packets that was."""
         self._dating.look()
+        packets = 0
         for each in self._sockets.values():
             for data, peer, came_us in _packets(each, self._dating):
+                packets += 1
                 echo = read_echo(data)
                 flow = None if echo is None else self._by_key.get((peer[0], echo.flow))
                 if echo is not None and flow is not None:
                     flow.add_echo(echo.number, echo.received, echo.late, echo.answered_us, came_us)
+        return packets
+
+    def dropped(self) -> int:
+        """Packets that came, and for which this process left no room."""
+        return _dropped(self._sockets.values())
 
     def close_window(self) -> list[Window]:
         """What waits in the sockets is read first: this process may have been late."""
@@ -118,6 +136,15 @@ def _packets(each: socket.socket, dating: Dating) -> Iterator[tuple[bytes, Any, 
         except OSError:  # nothing more, or an ICMP error of an earlier packet
             return
         yield data, peer, dating.date_us(ancillary)
+
+
+def _dropped(sockets: Iterable[socket.socket]) -> int:
+    """As the kernel counts them for each socket; 0 where it does not tell."""
+    total = 0
+    for each in sockets if sys.platform == "linux" else ():
+        with contextlib.suppress(OSError, struct.error):
+            total += _MEMINFO.unpack(each.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size))[-1]
+    return total
 
 
 def _socket(address: str, port: int) -> socket.socket:

@@ -52,9 +52,14 @@ def run(given: argparse.Namespace) -> int:
         raise FabricError(f"{given.flows}: source port {given.port} is the one at which this host answers: see --port")
     try:
         windows = watch(given.address, given.port, flows, rate=given.rate, every_s=given.every)
-        for seen, late_s in itertools.islice(windows, given.windows):
-            if late_s > MOST_LATE_S:
-                sys.stderr.write(f"everstep: watch: a window is left out: this process was {late_s:.2f} s late\n")
+        for seen, late_s, dropped in itertools.islice(windows, given.windows):
+            if late_s > MOST_LATE_S or dropped:
+                why = (
+                    f"{dropped} packets came faster than it reads"
+                    if dropped
+                    else f"this process was {late_s:.2f} s late"
+                )
+                sys.stderr.write(f"everstep: watch: a window is left out: {why}\n")
                 seen = _stall(flows, given.every + late_s)
             sys.stdout.write("".join(safe_json(msgspec.json.encode(each).decode()) + "\n" for each in seen))
             sys.stdout.flush()
