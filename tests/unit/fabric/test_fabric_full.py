@@ -15,6 +15,7 @@ from everstep.cli.main import main
 from everstep.fabric.locate.blame import blame
 from everstep.fabric.locate.loads import Load, Rate, loads_of
 from everstep.fabric.locate.observations import Counted, Link, Seen
+from everstep.fabric.locate.wire import Wire
 from everstep.fabric.probing.counting import Counting
 from everstep.fabric.readers.find import read_topology
 from everstep.fabric.topology.values import Topology
@@ -226,6 +227,48 @@ def test_what_is_not_known_is_neither_full_nor_free(tmp_path: Path) -> None:
     assert loads_of([window()], known)["n0", "leaf0"].is_full is None
     assert loads_of([window(tx_bps=1e6, gap_s=6.0)], known)["n0", "leaf0"].is_full is None, "nobody looked for 6 s"
     assert loads_of([window(tx_bps=19e6, gap_s=6.0)], known)["n0", "leaf0"].is_full is True
+
+
+def test_packets_that_busy_links_make_late_for_a_while_make_no_link_slow() -> None:
+    """Of an hour of the test bed: links of 75 to 90 % load, full for a part of a second, so that whole bursts of probes
+    came late. A link of 4 % on the way of most of them was called slow."""
+    busy = {link: load(0.85 * 20e6) for link in UPLINKS}
+    known = loads([]) | busy
+    for seed in range(6):
+        draw = random.Random(seed)
+        seen = [
+            msgspec.structs.replace(each, late=sum(each.sent // 30 for _ in range(30) if draw.random() < 0.8))
+            if any(link in busy for link in each.links) and draw.random() < 0.15
+            else each
+            for each in congested([], seed)
+        ]
+        assert blame(seen, NAMES, known).slow == (), seed
+    slow = ("n5", "leaf1")
+    late = [
+        msgspec.structs.replace(each, late=each.sent // 2) if slow in each.links else each for each in congested([], 3)
+    ]
+    (fault,) = blame(late, NAMES, known).slow
+    assert "n5 > leaf1" in names([fault])[0]
+
+
+def test_probes_of_before_and_after_all_counters_are_not_compared_with_them() -> None:
+    """Whether a link was full then is not known: one file was begun earlier, or its last lines are not printed yet."""
+    full = ("leaf0", "spine0")
+    rates = tuple(Rate(bps=9e6, at=100.0 + second, seconds=1.0) for second in range(10))
+    known = {link: Load(rates=rates, capacity_bps=20e6) for link in LINKS}
+    inside = [msgspec.structs.replace(each, at=105.0, seconds=1.0) for each in congested([], 1)]
+    for at in (98.0, 112.0):
+        outside = [msgspec.structs.replace(each, at=at, seconds=1.0) for each in congested([full], 1, mean=0.05)]
+        assert blame([*inside, *outside], NAMES, known).faults == ()
+        assert blame(outside, NAMES, known).faults != (), "all clocks of these hosts differ, or the file is another's"
+
+
+def test_a_cable_of_which_ports_name_one_way_and_probes_the_other_is_one_fault() -> None:
+    one, other = ("leaf0", "spine0"), ("spine0", "leaf0")
+    known = loads([]) | {one: msgspec.structs.replace(load(1e6), wire=Wire(sent=9000, rate=1.0, error=0.01))}
+    lossy = congested([], 2, {one: 0.98, other: 0.98})
+    (fault,) = blame(lossy, NAMES, known).faults
+    assert names([fault]) == [{"leaf0 - spine0"}]
 
 
 def test_counters_that_go_back_or_vanish_or_come_are_unknown() -> None:

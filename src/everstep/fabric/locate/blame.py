@@ -22,7 +22,7 @@ import msgspec
 from everstep.fabric.locate.counted import Lossy, believed, lossy_wires
 from everstep.fabric.locate.likelihood import Row, gain_of, likeliest_rate
 from everstep.fabric.locate.limits import MIN_BAD, MIN_GAIN, Unjudged, judged
-from everstep.fabric.locate.loads import FullLink, Load, full_on
+from everstep.fabric.locate.loads import FullLink, Load, counted_meanwhile, full_on, own_lateness
 from everstep.fabric.locate.observations import Link, Seen, background, lateness, merged, usable
 
 NOISE = 1e-4
@@ -35,6 +35,8 @@ LEAST_LATE = 0.05
 seconds makes 2.5 % of its packets late."""
 MOST_LATE = 0.25
 """Where half of the paths have more late packets, which link is slow is not known."""
+_BUNCH = 5
+"""Packets of a flow that are sent at once, when its host wakes up: one queue makes all of them late."""
 QUEUE_LOSS = 0.25
 """Share that a full queue may lose in some seconds: it was 15 % where TCP filled links, and 8 % over ten seconds."""
 _ALIKE = 3.0
@@ -80,6 +82,7 @@ def blame(
     """`loads`: how full each link was, and when, where that is known. `links`: all there are, probed or not."""
     given, impossible = usable(seen)
     loads = believed(loads or {}, given)
+    given = counted_meanwhile(given, loads)
     wires = lossy_wires(loads)
     rows = _rows(given, loads)
     paths = [row for row, _ in rows]
@@ -90,7 +93,9 @@ def blame(
     full = model.full_links(loads, chosen)
     late = lateness(row for row, full in rows if not full)
     usual = background(late)
-    slow = _Model(late if usual <= MOST_LATE else (), hosts, max(LATE_NOISE, 3 * usual))
+    told = late if usual <= MOST_LATE else []
+    own = [own_lateness(row, loads) for row in told]
+    slow = _Model(told, hosts, max(LATE_NOISE, 3 * usual), own=own, bunch=_BUNCH)
     delayed = [
         fault
         for fault in slow.faults(slow.explain())
@@ -98,7 +103,7 @@ def blame(
     ]
     unjudged, smallest_rate = judged(rows, loads, links, noise)
     return Verdict(
-        faults=(*map(_counted, wires), *faults),
+        faults=_both_ways([*map(_counted, wires), *faults]),
         slow=tuple(_doubted(fault, given, loads) for fault in delayed),
         full=full,
         is_all_late=usual > MOST_LATE,
@@ -116,6 +121,34 @@ def _counted(wire: Lossy) -> Fault:
     return Fault(suspects=(suspect,), rate=wire.rate, confidence=wire.confidence, bad=wire.lost, counted=wire.sent)
 
 
+def _both_ways(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+    """Two ways of one cable are one fault, also where ports have named the one and probes the other."""
+    found = list[Fault]()
+    for fault in faults:
+        link = _only_link(fault)
+        twin = next((each for each in found if link is not None and _only_link(each) == link[::-1]), None)
+        if link is None or twin is None:
+            found.append(fault)
+            continue
+        cable = Suspect(kind="cable", name=cable_of(link))
+        found[found.index(twin)] = msgspec.structs.replace(
+            twin,
+            suspects=(cable,),
+            rate=max(twin.rate, fault.rate),
+            confidence=min(twin.confidence, fault.confidence),
+            may_be_full=twin.may_be_full and fault.may_be_full,
+        )
+    return tuple(found)
+
+
+def _only_link(fault: Fault) -> Link | None:
+    """Where it is one way of a cable, and nothing else may be."""
+    if len(fault.suspects) != 1 or fault.suspects[0].kind != "link":
+        return None
+    one, _, other = fault.suspects[0].name.partition(" > ")
+    return one, other
+
+
 def _is_counted(fault: Fault, wires: Sequence[Lossy]) -> bool:
     """Whether it is a cable that its ports have named."""
     names = {name for wire in wires for way in wire.ways for name in (" > ".join(way), cable_of(way))}
@@ -126,8 +159,9 @@ def _rows(seen: Sequence[Seen], loads: Mapping[Link, Load]) -> list[tuple[Seen, 
     """Of each path its windows in which the same links were full, added up. What it lost while none was is evidence as
     ever, also against a link that is full at other times."""
     groups: dict[frozenset[Link], list[Seen]] = {}
+    known: dict[tuple[Link, float | None, float], bool] = {}  # windows of one host end at the same time
     for each in seen:
-        groups.setdefault(full_on(each, loads), []).append(each)
+        groups.setdefault(full_on(each, loads, known), []).append(each)
     return [(row, full) for full, group in groups.items() for row in merged([group])]
 
 
@@ -175,9 +209,14 @@ class _Model:
         noise: float,
         full: Sequence[frozenset[Link]] = (),
         losing: Mapping[Link, float] | None = None,
+        own: Sequence[float] = (),
+        bunch: int = 1,
     ) -> None:
-        """`full`: of each path the links that were full meanwhile; empty: none was. `losing`: what is known to."""
+        """`full`: of each path the links that were full meanwhile; empty: none was. `losing`: what is known to. `own`:
+        of each path the share of bad packets for which traffic alone may account. `bunch`: as many are bad together."""
         self._paths = paths
+        self._own = own or [0.0] * len(paths)
+        self._least_gain = MIN_GAIN * bunch
         self._on: dict[Link, set[int]] = {}
         for number, path in enumerate(paths):
             for link in path.links:
@@ -234,7 +273,7 @@ class _Model:
         if not scored:
             return None
         gain, number, rate = max(scored, key=lambda each: (each[0], -_KINDS[self._suspects(each[1])[0].kind]))
-        return _Chosen(number, rate) if gain >= MIN_GAIN else None
+        return _Chosen(number, rate) if gain >= self._least_gain else None
 
     def _scored(self, others: Sequence[_Chosen]) -> list[tuple[float, int, float]]:
         """Gain, number and rate of each hypothesis beside the others."""
@@ -249,6 +288,7 @@ class _Model:
     def _passing(self, chosen: Sequence[_Chosen]) -> list[tuple[float, float]]:
         """Probability that a packet of each path comes, at least and at most: full queues may lose much or nothing."""
         least = self._coming(chosen, dict.fromkeys(self._full, QUEUE_LOSS))
+        least = [max(1e-6, coming * (1.0 - own)) for coming, own in zip(least, self._own, strict=True)]
         return list(zip(least, self._coming(chosen, {}), strict=True))
 
     def _coming(self, chosen: Sequence[_Chosen], queues: Mapping[Link, float]) -> list[float]:
@@ -276,7 +316,7 @@ class _Model:
         own = chosen[place]
         scored = self._scored([*chosen[:place], *chosen[place + 1 :]])
         best_gain = next((gain for gain, number, _ in scored if number == own.number), 0.0)
-        if best_gain < MIN_GAIN:
+        if best_gain < self._least_gain:
             return None
         alike = self._plainest([number for gain, number, _ in scored if gain > best_gain - _ALIKE], own.number)
         total = sum(math.exp(min(0.0, gain - best_gain)) for gain, _, _ in scored)

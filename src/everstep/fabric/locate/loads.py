@@ -4,6 +4,7 @@ A full link loses what does not fit into its queue, and that is no fault of its 
 a rate without a capacity excuses nothing.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -15,8 +16,14 @@ from everstep.fabric.topology.values import Topology
 FULL = 0.9
 """Of the capacity, over a second. Headers and gaps between packets are in no byte counter: TCP alone gives 95 %."""
 
+_BUSY = 0.6
+"""Of the capacity, in its fullest second. Such a link may have been full for a good part of it; another hardly."""
+
 MOST_GAP_S = 2.5
 """A port that was not read for longer may have been full meanwhile."""
+
+_PRINTED_S = 0.2
+"""So long after the last reading a window of probes may end: clocks differ."""
 
 _DAMAGE = ("rx_crc_errors", "rx_frame_errors", "symbol_error", "port_rcv_errors")
 _DISCARDS = ("port_xmit_discards", "SAI_PORT_STAT_IF_OUT_DISCARDS")
@@ -67,7 +74,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         """In the windows of that time. Where there are none, the clock of one of the two hosts may have been set: any
         may have been of that time."""
         beside = self._beside(seen)
-        return self._is_full(beside) if beside else self._is_full(self.rates) or None
+        if not beside:
+            return self._is_full(self.rates) or None
+        return self._is_full(beside)
 
     def _beside(self, seen: Seen) -> list[Rate]:
         return [rate for rate in self.rates if are_beside(seen, rate)]
@@ -97,9 +106,41 @@ class FullLink(msgspec.Struct, frozen=True, kw_only=True):
     cable_most: float | None = None  # no more than that
 
 
-def full_on(seen: Seen, loads: Mapping[Link, Load]) -> frozenset[Link]:
-    """The links of this path that were full meanwhile."""
-    return frozenset(link for link in seen.links if link in loads and loads[link].explains_losses(seen))
+def full_on(
+    seen: Seen, loads: Mapping[Link, Load], known: dict[tuple[Link, float | None, float], bool] | None = None
+) -> frozenset[Link]:
+    """The links of this path that were full meanwhile. `known`: of other paths, so that it is found out once."""
+    known = {} if known is None else known
+    full = []
+    for link in seen.links:
+        if link in loads:
+            key = (link, seen.at, seen.seconds)
+            if key not in known:
+                known[key] = loads[link].explains_losses(seen)
+            full += [link] if known[key] else []
+    return frozenset(full)
+
+
+def counted_meanwhile(seen: Sequence[Seen], loads: Mapping[Link, Load]) -> list[Seen]:
+    """Without windows of before the first reading of any port, and after the last one: how full links were then is not
+    known. A host that has no others has another clock."""
+    rates = [rate for load in loads.values() for rate in load.rates]
+    ends = [rate.at for rate in rates if rate.at is not None]
+    if not ends or len(ends) < len(rates):
+        return list(seen)
+    begin, end = min(rate.at - rate.seconds for rate in rates if rate.at is not None), max(ends)
+    outside = [
+        each.at is not None and not begin <= each.at - each.seconds <= each.at <= end + _PRINTED_S for each in seen
+    ]
+    known = {each.nodes[0] for each, is_outside in zip(seen, outside, strict=True) if not is_outside}
+    return [each for each, is_outside in zip(seen, outside, strict=True) if not (is_outside and each.nodes[0] in known)]
+
+
+def own_lateness(seen: Seen, loads: Mapping[Link, Load]) -> float:
+    """The share of its packets that traffic on its busy links makes late, at most, where none of them is slow: there is
+    a queue only while a link sends."""
+    shares = [loads[link].share or 0.0 for link in seen.links if link in loads]
+    return 1.0 - math.prod(1.0 - min(1.0, share) for share in shares if share >= _BUSY)
 
 
 class _Ends(msgspec.Struct, frozen=True):

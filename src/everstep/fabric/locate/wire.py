@@ -119,7 +119,9 @@ def wire_of(senders: Sequence[Counted], receivers: Sequence[Counted]) -> Wire | 
         return None
     rate -= refused / max(1.0, sum(_count(each, CAME) or 0 for each in into.windows) + refused)
     error = _SIGMAS * (1 + 12 / (len(times) - 3)) * deviation
-    return None if rate < -error and rate < -LEAST else Wire(sent=round(num_sent), rate=rate, error=error)
+    if rate < -error and rate < -LEAST:
+        return None
+    return Wire(sent=round(num_sent), rate=min(1.0, rate), error=error)
 
 
 class _Chain(msgspec.Struct, frozen=True):
