@@ -3,6 +3,7 @@
     python bench/fabric.py probes [--seeds 5] [--kinds loss-1,loss-5,dead,...] [--seconds 10]
     python bench/fabric.py quiet [--seconds 60]         `everstep fabric watch` beside TCP: false alarms, cost
         [--cable 20mbit]                                 each cable carries so much, and TCP fills those of the leaves
+    python bench/fabric.py judged --keep DIR             what `quiet --keep DIR` has kept, judged again
     python bench/fabric.py full [--seeds 5] [--kinds loss-1,...] [--seconds 10]   the same as processes, among cables
                                                      that TCP fills; what the last ten seconds say, each second
     python bench/fabric.py ports [--seconds 60]          what reading the counters of ports costs an agent
@@ -37,6 +38,7 @@ from everstep.fabric.topology.graph import Graph
 from fabrics.bed import PORT, Clos
 from fabrics.faults import KINDS, inject, is_right, names
 from fabrics.full import full
+from fabrics.judged import judged
 from fabrics.ports import ports
 from fabrics.published import published
 from fabrics.quiet import quiet
@@ -195,7 +197,7 @@ def placement(given: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "what", choices=("probes", "quiet", "full", "ports", "sent", "cycles", "placement", "published")
+        "what", choices=("probes", "quiet", "judged", "full", "ports", "sent", "cycles", "placement", "published")
     )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="`full`: the first of them")
@@ -217,6 +219,7 @@ def main() -> None:
         "probes": probes,
         "quiet": quiet,
         "full": full,
+        "judged": judged,
         "ports": ports,
         "sent": sent,
         "cycles": cycles,

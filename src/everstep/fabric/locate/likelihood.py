@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_STEPS = 40
+_STEPS = 22
+"""Each halves what the rate is known to: to less than one packet of a million."""
 
 
 class Row(NamedTuple):
@@ -29,10 +30,11 @@ class Row(NamedTuple):
 
 def likeliest_rate(rows: Sequence[Row]) -> float:
     """The smallest of those that make what was seen most likely."""
+    known = [(row.bad, row.sent - row.bad, (row.sent - row.bad) / row.sent, row.least, row.most) for row in rows]
     low, high = 1e-6, 1.0 - 1e-6
     for _ in range(_STEPS):  # the derivative falls: find where it is 0
         middle = (low + high) / 2
-        if sum(_slope(row, middle) for row in rows) > 0:
+        if _slope(known, 1.0 - middle) > 0:
             low = middle
         else:
             high = middle
@@ -49,9 +51,12 @@ def _log(row: Row, rate: float) -> float:
     return row.bad * math.log(1.0 - comes) + (row.sent - row.bad) * math.log(comes)
 
 
-def _slope(row: Row, rate: float) -> float:
-    share, passing = (row.sent - row.bad) / row.sent, 1.0 - rate
-    if row.least * passing < share < row.most * passing:
-        return 0.0
-    bound = row.most if share >= row.most * passing else row.least
-    return row.bad * bound / (1.0 - bound * passing) - (row.sent - row.bad) / passing
+def _slope(rows: Sequence[tuple[int, int, float, float, float]], passing: float) -> float:
+    """In one loop: most of the time of a verdict is spent here."""
+    total = 0.0
+    for bad, came, share, least, most in rows:
+        if share >= most * passing:
+            total += bad * most / (1.0 - most * passing) - came / passing
+        elif share <= least * passing:
+            total += bad * least / (1.0 - least * passing) - came / passing
+    return total
