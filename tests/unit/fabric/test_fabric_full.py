@@ -263,6 +263,25 @@ def test_probes_of_before_and_after_all_counters_are_not_compared_with_them() ->
         assert blame(outside, NAMES, known).faults != (), "all clocks of these hosts differ, or the file is another's"
 
 
+@pytest.mark.parametrize("bps", [1e12, 1e308, -5.0, float("nan")])
+def test_a_port_that_says_what_no_cable_carries_excuses_nothing(bps: float, tmp_path: Path) -> None:
+    """It was full at 5,000,000 %, and the link that loses was none's fault."""
+    for bad in (window(tx_bps=bps), msgspec.structs.replace(window(tx_bps=19.9e6), seconds=-1.0)):
+        (load,) = [found for link, found in loads_of([bad], topology(tmp_path)).items() if link == ("n0", "leaf0")] or [
+            None
+        ]
+        assert load is None or (load.bps is None and load.is_full is None)
+
+
+def test_a_host_that_says_that_it_sent_more_than_can_be_numbered_outvotes_nobody() -> None:
+    lossy = ("leaf0", "spine0")
+    seen = congested([], 3, {lossy: 0.3})
+    lies = [msgspec.structs.replace(each, sent=1 << 60, bad=0) for each in seen if each.nodes[-1] == "n5"]
+    verdict = blame([*seen, *lies], NAMES)
+    assert names(verdict.faults) == [{"leaf0 > spine0"}]
+    assert verdict.impossible == {"n5": len(lies)}
+
+
 def test_a_cable_of_which_ports_name_one_way_and_probes_the_other_is_one_fault() -> None:
     one, other = ("leaf0", "spine0"), ("spine0", "leaf0")
     known = loads([]) | {one: msgspec.structs.replace(load(1e6), wire=Wire(sent=9000, rate=1.0, error=0.01))}

@@ -102,3 +102,16 @@ def test_a_host_whose_clock_was_set_blames_no_cable_for_what_a_queue_loses() -> 
         ]
         named = blame(broken, NAMES, loads, LINKS).faults
         assert [fault.suspects[0].name for fault in named] == ["n9 > leaf2"]
+
+
+@pytest.mark.parametrize("verb", [["storms"], ["deadlock"], ["cover", "--out", "flows"], ["blame"]])
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_a_file_of_nothing_is_not_healthy(
+    verb: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collector that wrote nothing looked like a network without storms."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "given").write_text(text)
+    assert main(["fabric", verb[0], "given", *verb[1:]]) == 2
+    assert "no " in capsys.readouterr().err
+    assert not (tmp_path / "flows").exists()

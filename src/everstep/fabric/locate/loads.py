@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from everstep.fabric.locate.observations import Counted, Link, Seen, are_beside
+from everstep.fabric.locate.ports import is_impossible_rate
 from everstep.fabric.locate.wire import Wire, wire_of
 from everstep.fabric.topology.values import Topology
 
@@ -157,7 +158,7 @@ def loads_of(counted: Iterable[Counted], topology: Topology) -> dict[Link, Load]
     found: dict[Link, _Ends] = {}
     for each in counted:
         cable = cables.get((each.node, each.nic))
-        if cable is None:
+        if cable is None or each.seconds <= 0 or each.gap_s < 0:
             continue
         far = cable.other if cable.one.node == each.node else cable.one
         out, into = (found.setdefault(link, _Ends()) for link in ((each.node, far.node), (far.node, each.node)))
@@ -172,14 +173,15 @@ def loads_of(counted: Iterable[Counted], topology: Topology) -> dict[Link, Load]
 def _load(ends: _Ends) -> Load:
     sent = [(each, each.tx_bps, _discards(each)) for each in ends.sender]
     came = [(each, each.rx_bps, None) for each in ends.receiver]
+    capacity_bps = min((bps for bps in ends.capacities if bps > 0), default=None)
     rates = [
         Rate(bps=bps, gap_s=each.gap_s, at=each.at, seconds=each.seconds, discards=discards)
         for each, bps, discards in (*sent, *came)
-        if bps is not None
+        if bps is not None and not (capacity_bps and is_impossible_rate(bps, capacity_bps))
     ]
     return Load(
         rates=tuple(rates),
-        capacity_bps=min(ends.capacities, default=None),
+        capacity_bps=capacity_bps,
         errors=_sum(ends.receiver, _DAMAGE),
         wire=wire_of(ends.sender, ends.receiver),
     )

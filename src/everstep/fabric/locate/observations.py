@@ -10,6 +10,9 @@ import msgspec
 SLACK_S = 1.0
 """Clocks of hosts differ, and a probe may be on its way for so long."""
 
+MOST_SENT = (1 << 32) - 1
+"""Numbers of probes have 32 bits. A host that says that it sent more would outvote all others."""
+
 Link = tuple[str, str]  # one direction: from, to
 
 SENT = ("tx_packets", "port_xmit_packets")
@@ -79,7 +82,7 @@ def usable(seen: Iterable[Seen]) -> tuple[list[Seen], dict[str, int]]:
     for each in listed:
         if _is_stall(each) or _is_hurt(each, stalls):
             continue
-        is_possible = 0 <= each.bad <= each.sent and 0 <= each.late <= each.sent - each.bad
+        is_possible = 0 <= each.bad <= each.sent <= MOST_SENT and 0 <= each.late <= each.sent - each.bad
         if not is_possible or len(each.nodes) < 2:
             teller = each.nodes[-1] if each.nodes else ""
             impossible[teller] = impossible.get(teller, 0) + 1

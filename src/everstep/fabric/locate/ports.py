@@ -16,6 +16,11 @@ def is_impossible(num_bytes: int, seconds: float, bps: float) -> bool:
     return not 0 <= 8 * num_bytes <= _IMPOSSIBLE * bps * seconds
 
 
+def is_impossible_rate(bps: float, capacity_bps: float) -> bool:
+    """Such a port would be called full, and what its cable loses excused."""
+    return not 0 <= bps <= _IMPOSSIBLE * capacity_bps
+
+
 def impossible(counted: Iterable[Counted], topology: Topology) -> list[str]:
     """Ports that say that they sent or received what their cable cannot carry; some of them, if there are many."""
     speeds = {(end.node, end.name): cable.bps for cable in topology.cables for end in (cable.one, cable.other)}

@@ -34,6 +34,8 @@ def run(given: argparse.Namespace) -> int:
     if min(given.least, given.most) < 1:
         raise FabricError("--least and --most must be 1 at least")
     flows = read_flows(read_bytes(Path(given.candidates), "candidates"), given.candidates, MOST_CANDIDATES)
+    if not flows:
+        raise FabricError(f"{given.candidates}: no flow in it: no link can be covered")
     known = {(flow.there[0], flow.to, flow.port): flow for flow in flows}
     found = plan_probes({key: flow.there for key, flow in known.items()}, least=given.least, most_per_host=given.most)
     _write(Path(given.out), known, found.flows)

@@ -15,6 +15,7 @@ from everstep.fabric.pfc.routes import read_routes
 from everstep.fabric.readers.find import read_topology
 from everstep.fabric.readers.text import read_bytes, text_of
 from everstep.fabric.topology.graph import Graph
+from everstep.fabric.topology.values import FabricError
 from everstep.report.fabric.pfc import deadlock_page
 
 
@@ -26,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     routes = read_routes(text_of(read_bytes(Path(given.routes), "routes"), given.routes, "routes"), given.routes)
+    if not routes:
+        raise FabricError(f"{given.routes}: no route in it: nothing is known of cycles, and that is not healthy")
     tiers = {}
     if given.topology:
         graph = Graph(read_topology(Path(given.topology)))

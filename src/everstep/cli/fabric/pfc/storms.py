@@ -14,7 +14,7 @@ from everstep.fabric.pfc.counters import read_samples
 from everstep.fabric.pfc.storms import find_storms, roots
 from everstep.fabric.readers.find import read_topology
 from everstep.fabric.readers.text import read_bytes, text_of
-from everstep.fabric.topology.values import Topology
+from everstep.fabric.topology.values import FabricError, Topology
 from everstep.report.fabric.pfc import storms_page
 
 
@@ -28,6 +28,8 @@ def run(given: argparse.Namespace) -> int:
     samples = read_samples(
         text_of(read_bytes(Path(given.counters), "counters"), given.counters, "counters"), given.counters
     )
+    if not samples:
+        raise FabricError(f"{given.counters}: no sample in it: nothing is known of pauses, and that is not healthy")
     storms = find_storms(samples)
     found: dict[str, str] = {}
     if given.topology:
