@@ -6,6 +6,7 @@ and for whole blocks only to take colours and carriage returns out.
 
 import calendar
 import re
+import sys
 from dataclasses import dataclass
 
 import re2
@@ -53,6 +54,8 @@ _MONTHS = {m.encode(): n for n, m in enumerate(("Jan", "Feb", "Mar", "Apr", "May
     m.encode(): n for n, m in enumerate(("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), 7)
 }
 _MAX_PREFIXES = 8
+_SAMPLE_BYTES = 4 << 10
+_LONG_LINE_BYTES = 64
 _ANY_STAMP = re.compile(rb"\d{4}[-/]\d\d[-/]\d\d[T\- ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
 _RANK_IN_TEXT = re.compile(rb"\[?[Rr]ank[ :]{0,2}(\d{1,7})\b")
 
@@ -78,6 +81,16 @@ def clean(block: bytes) -> bytes:
     if block.endswith(b"\r") or _LONE_RETURN.search(block):
         return block.replace(b"\r\n", b"\n")
     return block.replace(b"\r", b"")  # taking out one byte costs a twentieth of replacing two
+
+
+def num_ends(data: bytes, begin: int = 0) -> int:
+    """How many line ends stand from there on. Until 3.13 Python counts them byte after byte; to take them out it jumps
+    from one to the next, which is faster where lines are long."""
+    length = len(data) - begin
+    if sys.version_info >= (3, 13) or begin or length < _SAMPLE_BYTES:
+        return data.count(b"\n", begin)
+    is_dense = data.count(b"\n", 0, _SAMPLE_BYTES) > _SAMPLE_BYTES // _LONG_LINE_BYTES
+    return data.count(b"\n") if is_dense else length - len(data.replace(b"\n", b""))
 
 
 class Clock:

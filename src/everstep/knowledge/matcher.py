@@ -27,7 +27,7 @@ from everstep.knowledge.causality.repeats import Repeats
 from everstep.knowledge.causality.zeros import without_zeros
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding, Fold, subject_of
-from everstep.knowledge.lines import Clock, Line, clean, rank_in
+from everstep.knowledge.lines import Clock, Line, clean, num_ends, rank_in
 from everstep.knowledge.loading import Base
 from everstep.knowledge.screening.screen import MAX_LINE_BYTES, OVERLAP_BYTES
 from everstep.knowledge.signature import Role, Signature
@@ -169,7 +169,7 @@ class Matcher:
             counted = begin
             self._line(stream, data, begin, end)
             position = end + 1
-        stream.line += data.count(b"\n", counted)
+        stream.line += num_ends(data, counted)
         unseen = data[max(stream.looked_to, len(data) - _LOOK_BACK_BYTES) :]
         stream.before, stream.data = (stream.before + unseen)[-_LOOK_BACK_BYTES:], b""
         stream.finish.next_data(data)

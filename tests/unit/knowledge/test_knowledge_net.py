@@ -232,3 +232,67 @@ def test_nobody_waits_for_the_net_who_may_not():
     assert engine._sieve is None
     engine.look(b"x")
     assert engine._sieve is not None
+
+
+def test_what_is_looked_for_from_behind_is_wherever_its_pattern_is():
+    rng = random.Random(8)
+    parts = (
+        "grad_norm",
+        "Gradient Norm",
+        "gradnorm",
+        "of",
+        "f",
+        "nan",
+        "inf",
+        ": ",
+        "=",
+        " ",
+        "x",
+        "'",
+        "1",
+        "nano",
+        ":",
+    )
+    for pattern, behind in net_module._FROM_BEHIND.items():
+        assert pattern in PATTERNS
+        whole, end = re2.compile(pattern), re.compile(behind)
+        texts = ["".join(rng.choices(parts, k=7)) for _ in range(60_000)]
+        matched = [text for text in texts if whole.search(text)]
+        assert len(matched) > 50
+        assert all(end.search(text) for text in matched)
+        assert end.search("number of nan iterations:   0") is None
+
+
+FEW = (r"Error bars.*are broken", r"CUDA error: an illegal memory access")
+
+
+def test_a_warning_that_is_printed_again_and_again_is_shown_to_an_automaton_once(monkeypatch):
+    net, shown = Net(FEW), []
+    real = Screen.matters
+
+    def matters(self, text):
+        shown.append(text)
+        return real(self, text)
+
+    monkeypatch.setattr(Screen, "matters", matters)
+    harmless = b"UserWarning: Error bars are not affected %s.\n" % (b"by this" * 30) * 50
+    assert net.lines(harmless) == ([], [])
+    first = len(shown)
+    assert first > 0
+    assert net.lines(harmless) == ([], [])
+    assert len(shown) == first
+    fault = b"RuntimeError: CUDA error: an illegal memory access was encountered\n"
+    for _ in range(2):  # a fault is not remembered as harmless, nor is what stands beside it
+        lines, _ = net.lines(harmless + fault)
+        assert [(harmless + fault)[begin:end] for begin, end in lines] == [fault[:-1]]
+
+
+def test_of_the_lines_that_were_harmless_not_too_many_are_kept():
+    net = Net(FEW)
+    for number in range(net_module._MAX_KNOWN // 40):
+        net.lines(b"".join(b"UserWarning: Error bars of %0200d\n" % (100 * number + n) for n in range(100)))
+        assert sum(map(len, net._harmless.values())) <= net_module._MAX_KNOWN
+    assert net._harmless
+    long = b"UserWarning: Error bars " + b"x" * net_module._MAX_KNOWN_BYTES
+    assert net.lines(long + b"\n") == ([], [])
+    assert all(long not in known for known in net._harmless.values())

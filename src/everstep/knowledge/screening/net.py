@@ -27,6 +27,13 @@ _COMMON = 2
 _NUM_PARTS = 16
 _SMALL_BYTES = 16 << 20
 """Budget of one small automaton."""
+_MAX_KNOWN = 4096
+_MAX_KNOWN_BYTES = 512
+"""So many harmless lines, of no more than that, are remembered: a warning that each step prints is often the same."""
+_NORM = r"(?i:grad(?:ient)?[ _]?norm)\S{0,4}[ =:]+(?:nan|inf)\b"
+_FROM_BEHIND = {_NORM: r"(?:[^f]|[^o]f|[^ ]of)[ =:](?:nan|inf)\b"}
+"""What begins with words that stand in every line of training is looked for by its end, with what is before that where
+the end is frequent too ("number of nan iterations"). It matches wherever the pattern does."""
 _NOT_ALIKE = re.compile(r"\.[*+{]|\[[^\]]*\\[sS]|[$]|(?<!\[)\^|\(\?i\)|[^\x20-\x7e]")
 """Gaps, which cost too much here, and what hyperscan and RE2 may read differently."""
 _SPACE = re.compile(r"\\[sS]")
@@ -55,14 +62,20 @@ class Net:
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self.rest: list[str] = []
-        self._owners: list[Patterns] = []
-        self._small: dict[Patterns, Screen] = {}
+        self._patterns: list[Patterns] = []  # that are shown a line together
+        self._owners: list[int] = []  # by the number of what is looked for: whose it is
+        self._small: dict[int, Screen] = {}
+        self._harmless: dict[int, set[bytes]] = defaultdict(set)  # owner -> lines in which it found nothing
+        self._num_known = 0
         self._database: Any = None
         self._hyperscan = library()
         if self._hyperscan is None:
             return
         words, plain = self._sorted_out(patterns)
-        self._owners = [*map(tuple, words.values()), *((pattern,) for pattern in plain)]
+        owned = [*map(tuple, words.values()), *((pattern,) for pattern in plain)]
+        self._patterns = list(dict.fromkeys(owned))
+        number = {patterns: at for at, patterns in enumerate(self._patterns)}
+        self._owners = [number[patterns] for patterns in owned]
         with contextlib.suppress(self._hyperscan.HyperscanError):
             self._database = _compiled(self._hyperscan, list(words), plain)
 
@@ -124,26 +137,43 @@ class Net:
         """`hits` are counted from the begin of the piece."""
         hits.sort()
         first, stop = piece
-        begin = end = -1
-        spans: dict[Patterns, dict[Span, None]] = defaultdict(dict)
+        end = -1
+        line = (first, first)
+        spans: dict[int, dict[Span, None]] = defaultdict(dict)
         for at, number in hits:
             if first + at > end:
                 begin = data.rfind(b"\n", first, first + at) + 1 or first
                 end = data.find(b"\n", first + at, stop)
                 end = stop if end < 0 else end
-            spans[self._owners[number]][begin, end] = None
+                line = (begin, end)
+            spans[self._owners[number]][line] = None
         found: set[Span] = set()
-        for patterns, lines in spans.items():
+        for owner, lines in spans.items():
+            net, known = self._small_of(owner), self._harmless[owner]
             left = [line for line in lines if line not in found]
+            if known:
+                left = [line for line in left if data[line[0] : line[1]] not in known]
             if left:
-                found.update(_matching(data, left, self._small_of(patterns).matters))
+                matching = _matching(data, left, net.matters)
+                found.update(matching)
+                if len(matching) < len(left):
+                    self._remember(known, data, set(left).difference(matching))
         return found
 
-    def _small_of(self, patterns: Patterns) -> Screen:
-        screen = self._small.get(patterns)
+    def _remember(self, known: set[bytes], data: bytes, harmless: set[Span]) -> None:
+        new = [data[begin:end] for begin, end in harmless if end - begin <= _MAX_KNOWN_BYTES]
+        self._num_known += len(new)
+        if self._num_known > _MAX_KNOWN:
+            self._harmless.clear()
+            self._num_known = 0
+        else:
+            known.update(new)
+
+    def _small_of(self, owner: int) -> Screen:
+        screen = self._small.get(owner)
         if screen is None:
-            made = Screen((without_bounds(pattern).encode() for pattern in patterns), _SMALL_BYTES)
-            screen = self._small[patterns] = made
+            made = Screen((without_bounds(pattern).encode() for pattern in self._patterns[owner]), _SMALL_BYTES)
+            screen = self._small[owner] = made
         return screen
 
 
@@ -158,7 +188,9 @@ def _matching(data: bytes, lines: list[Span], matters: Callable[[bytes], bool]) 
 
 
 def _compiled(hyperscan: ModuleType, words: Sequence[Word], plain: Sequence[str]) -> object:
-    expressions = [_escaped(word.text) for word in words] + [_spelled_out(pattern) for pattern in plain]
+    expressions = [_escaped(word.text) for word in words] + [
+        _spelled_out(_FROM_BEHIND.get(pattern, pattern)) for pattern in plain
+    ]
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
     database.compile(
         expressions=expressions,
