@@ -88,7 +88,7 @@ def _is_cascade(exit_: Exit) -> bool:
 
 
 def _named(exit_: Exit) -> Alert | None:
-    """The finding in its own words, if its cause is more than "the program raised an exception"."""
+    """The cause that its own words give, if that is more than "the program raised an exception"."""
     found = exit_.finding
     if found is None or exit_.oom is not None or exit_.signal == signals.SIGKILL:
         return None  # a process killed from outside does not know why

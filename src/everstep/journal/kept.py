@@ -51,7 +51,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MAX_COMMITS = 1024
-"""How many times are kept. In a longer run they are thinned evenly over its time."""
+"""How many commits are kept with their time. In a longer run they are thinned evenly over its time."""
 
 
 class Kept(msgspec.Struct, kw_only=True):

@@ -25,8 +25,8 @@ STDOUT, STDERR = 1, 2
 
 
 def standard_streams(text: str, local_rank: int) -> int:
-    """Bits of STDOUT and STDERR that torchrun's -r or -t names for this rank: "3", or "0:1,1:2". What it does not name,
-    or cannot be parsed, is 0."""
+    """Bits of STDOUT and STDERR that torchrun's -r or -t names for this rank: "3", or "0:1,1:2". 0 where it names
+    nothing for this rank, or cannot be parsed."""
     if text.isdigit():
         return int(text) & 3
     named = dict(part.split(":", 1) for part in text.split(",") if ":" in part)

@@ -19,7 +19,7 @@ MAX_RACKS = 8
 
 _SPARE_BUFFERS = 3
 """Buffers of a rank that do not hold the newest steps: the one that is written, the trusted one, the one that waits for
-its digest. A copy that is older than the others may have no counterpart on the ranks that live."""
+its digest. The others hold those; a copy that is older may have no counterpart on the ranks that live."""
 
 
 class NodeCopies(msgspec.Struct, frozen=True, kw_only=True):

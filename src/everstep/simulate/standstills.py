@@ -30,7 +30,7 @@ def benchmarked() -> tuple[Standstill, ...]:
 
 def recorded(records: Iterable[Record], policy: Policy) -> tuple[Standstill, ...]:
     """The standstills of one journal. A verdict without a certainty (an older everstep's) is left out, and so is a hang
-    whose own end is unknown."""
+    that neither ended by itself nor was acted on, as when the run was stopped meanwhile."""
     state = State.initial()
     open_: dict[str, Standstill] = {}
     found: list[Standstill] = []

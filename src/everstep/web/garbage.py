@@ -10,7 +10,7 @@ _MAX_SAID = 200
 
 def garbage_log(name: str, note: Callable[[str], None]) -> logging.Logger:
     """A logger for `web.AppRunner`. `note` is called with each message, shortened."""
-    logger = logging.Logger(name, logging.DEBUG)  # not in the tree: it has no parent and no writer
+    logger = logging.Logger(name, logging.DEBUG)  # not in the tree: no handler of a parent writes it
     logger.addHandler(_Garbage(note))
     return logger
 

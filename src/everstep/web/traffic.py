@@ -16,7 +16,7 @@ from everstep.errors import ConfigError
 MOST_LINKS = 64
 LIMIT_S = 60.0
 KEPT_S = 10.0
-"""Interval at which agents report collectives."""
+"""How long an answer is kept at least: agents report collectives no more often."""
 REST = 30.0
 """How many times as long as an answer took it is kept: three percent of a CPU while a page is open."""
 _MOST_BYTES = 32 << 20

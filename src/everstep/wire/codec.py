@@ -27,7 +27,7 @@ _from_controller: msgspec.msgpack.Decoder[FromController] = msgspec.msgpack.Deco
 
 
 def encode(message: FromPeer | FromController) -> bytes:
-    """Encode a message. Text that is not Unicode is replaced: a report that cannot be sent would block all that come
+    """Encode a message. Text that is not Unicode is escaped: a report that cannot be sent would block all that come
     after it."""
     try:
         return _encoder.encode(message)

@@ -75,7 +75,7 @@ class Link:
 
     @property
     def is_flowing(self) -> bool:
-        """Whether it is connected and its reports are acknowledged; if not, drop reports that would be stale."""
+        """Whether it is connected and its reports are acknowledged. If not, what will be stale need not be reported."""
         return self._socket is not None and len(self._outbox) < _FLOWING
 
     def beat(self, beat_s: float) -> None:

@@ -36,7 +36,7 @@ MAX_TWINS = 4
 """Twins of one rank: an early one, a late one, and the same while they are replaced."""
 
 MAX_SPOILED = 8
-"""Modules that a twin may lack; after so many it only has what came before them."""
+"""Modules that spoil a twin, which it is made without; after so many it has only what came before the last of them."""
 
 NO_TWIN = "the rank has left no twin yet"
 

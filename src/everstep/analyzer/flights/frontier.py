@@ -52,7 +52,8 @@ def never_started(edges: Edges, first: Oldest) -> tuple[int, ...]:
 
 
 def _began(edges: Edges, rank: int, entry: Collective) -> bool:
-    """Whether a peer has begun the same; for a collective that is assumed if no peer has a record."""
+    """Whether a peer has begun the same; for a collective that is assumed if no peer waits in it, unless one has
+    finished it."""
     others = partners(edges, rank, entry).values()
     if not others:
         return not entry.is_p2p and not edges.is_finished(entry, edges.positions.group(entry.group, rank), rank)

@@ -72,9 +72,9 @@ def _merged(named: list[Finding]) -> list[Finding]:
 def _roots(edges: Edges, device: tuple[int, ...] = ()) -> list[int]:
     """Ranks that others wait for and that wait for no other.
 
-    A rank with pending operations is a root only where all of its groups are declared, and only if those operations are
-    not what the other members stand in as well. What a rank of `device` waits in may be over: a rank that only it waits
-    for is no root."""
+    A rank with pending operations is a root only where all of its groups are declared, and only if it does not stand in
+    one of them with nothing but ranks like itself. What a rank of `device` waits in may be over: a rank that only it
+    waits for is no root."""
     positions = edges.positions
     awaited = {other for rank, others in edges.behind.items() if rank not in device for other in others}
     awaited = {rank for rank in awaited if rank in positions.records and rank not in positions.stale}

@@ -13,7 +13,7 @@ NCCL writes records by itself when a collective timed out, minutes later; a user
 taken again. For a watched job the usual pause is known: then nothing older than that moves (`lately_s`)."""
 
 LEAST_S = 1.0
-"""Resolution of a look at the ranks."""
+"""Lower limit of `lately_s`: a look at the ranks is no finer than this."""
 
 SPREAD_S = 5.0
 """Ranks take their records within so many seconds of each other. What begins later than this after the first record is

@@ -72,7 +72,7 @@ def _certain(because: str, blame: Blame | None = None) -> Judgement:
 
 
 def _is_elsewhere(finding: Finding, doing: Mapping[int, Activity]) -> bool:
-    """Whether the ranks of a circle do not wait in it after all: an operation that was begun and is not waited for
+    """Whether a rank of a circle does not wait in it after all: an operation that was begun and is not waited for
     holds no rank. Different calls at one place never meet, whichever rank waits."""
     return finding.code == "ES-H05" and any(
         doing.get(rank, Activity.COLLECTIVE) not in _IN_COMMUNICATION for rank in finding.ranks

@@ -84,7 +84,7 @@ def _whole(flag: str, text: str, *, least: int) -> int:
 
 
 def _quarantined() -> tuple[str, ...]:
-    """Machines that earlier runs evicted. A memory that cannot be read excludes none, and prints a warning."""
+    """Machines that are in quarantine after earlier runs. A memory that cannot be read excludes none, and is said."""
     from everstep.health.rules import State
     from everstep.health.store import HealthError, Store
 

@@ -33,7 +33,7 @@ SEEN_STRETCH = 2.0
 
 
 STOPPED = "ES-H01"
-"""Code of processes stopped from outside. The program has no part in it, so it never counts as the program's own."""
+"""Code of a hang: processes were stopped from outside. The program has no part in it: it is never taken for its own."""
 
 
 AGAIN = 5.0

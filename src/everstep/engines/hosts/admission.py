@@ -42,7 +42,8 @@ def objection(shape: Shape, known: Sequence[Known], join: Join) -> str:
 
 
 def _odd(join: Join) -> str:
-    """Check a host's own names: they are shown to users and sent to the scheduler."""
+    """What is odd about the names and the address that a host gives; "" if nothing. They are shown to users and sent to
+    the scheduler."""
     named = {
         "its name": join.host,
         "the scheduler's node": join.scheduler_node,

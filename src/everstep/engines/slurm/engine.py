@@ -1,4 +1,4 @@
-"""Nodes of a Slurm job: given by the hosts that joined, and reported to Slurm. An `Engine`.
+"""Nodes of a Slurm job: given by the hosts that joined; what happens to them is reported to Slurm. An `Engine`.
 
 Everstep finds faults; it reports to Slurm and never waits for it. A node that is evicted is set to drain, or down when
 nothing was heard of it; a node that an administrator drains is replaced by the run. For a lost node without a spare a

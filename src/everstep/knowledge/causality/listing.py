@@ -344,7 +344,7 @@ def _names_pattern(text: bytes) -> bool:
 
 
 def _in_settings(here: _Here, line: bytes) -> bool:
-    """Whether it is an entry of YAML under or beside a key, or with one, that is about patterns or remedies."""
+    """Whether it is an entry of YAML whose own key, or one beside or above it, is about patterns or remedies."""
     indent, is_item = _indent(line), line.strip().startswith(b"- ")
     own = _YAML.match(line.strip())
     if own is not None and _is_of_settings(own[1]):

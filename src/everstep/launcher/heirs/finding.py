@@ -79,8 +79,8 @@ def _is_loopback(host: str) -> bool:
 
 
 class Search:
-    """`noted`: where hosts of a run at this endpoint were. A host found there must prove that it belongs to such a
-    run."""
+    """`noted`: where hosts of a run at this endpoint were. A host found there counts only if it reports one of
+    that run's endpoints."""
 
     def __init__(self, noted: Noted | None = None) -> None:
         self._noted = dict.fromkeys(noted.doors if noted is not None else ())

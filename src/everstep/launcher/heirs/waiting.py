@@ -14,7 +14,7 @@ from everstep.launcher.controller_keeper import arguments
 from everstep.linux.children import Ended
 
 AFTER_S = 10.0
-"""Delay: ranks that start need the CPUs."""
+"""How long a host waits before it starts a controller that stands by: ranks that start need the CPUs."""
 
 
 class ReadyAddress(Address):

@@ -56,7 +56,7 @@ def _locks() -> list[tuple[Any, int, int]]:
 
 
 def _state_of(lock: Any) -> tuple[int, int]:  # noqa: ANN401
-    """The count of a lock. It is free or mine: no other process exists yet that could hold it."""
+    """The count of a lock. It is free or mine: no other thread or process is there yet that could hold it."""
     if lock._semlock.maxvalue == 1:
         return 1, lock._semlock._count() if lock._semlock._is_mine() else 0
     return _value(lock), 0

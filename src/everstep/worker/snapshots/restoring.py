@@ -189,8 +189,8 @@ class Attempt:
 
 
 def confirm(runtime: Runtime, stored: Stored) -> None:
-    """Check that the snapshot stayed while it was read. Ranks that share a state resume at about the same time, and one
-    that is ahead by several steps may have overwritten what this one was still reading. Raises SnapshotError."""
+    """Check that the snapshot stayed intact while it was read. Ranks that share a state resume at about the same time,
+    and one that is ahead by several steps may have overwritten what this one still read. Raises SnapshotError."""
     if not stored.is_intact():
         why = "another rank of the node has overwritten its part while it was being read"
         tell(runtime, "memory", "", why, is_damaged=True)

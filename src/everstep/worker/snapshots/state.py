@@ -264,7 +264,8 @@ class State:
             snapshots.take(self._step, self._parts)
 
     def _hold(self, runtime: Runtime, snapshots: Snapshots) -> None:
-        """Hold after a last step: its snapshot is complete before that is reported, and no other step begins."""
+        """Hold where this step is to be the last: its snapshot is complete before that is reported, and no other step
+        begins."""
         if runtime.hold.is_due(self._step):
             self._guarded(snapshots, "snapshot", snapshots.finish)
             runtime.hold.wait(self._step)

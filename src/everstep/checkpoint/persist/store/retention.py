@@ -215,8 +215,7 @@ def _objects_in(storage: Storage, folder: str, expected: str = "") -> set[str]:
 
 
 def _objects_of(storage: Storage, name: str) -> Iterable[str]:
-    """The objects of a part. None for a part that is damaged, also when it is read once more: they cannot be known any
-    more."""
+    """The objects of a part; () if it is damaged, also when it is read once more: they cannot be known any more."""
     for _ in range(2):
         try:
             return form.unseal(name, storage.read(name), form.RankPart).objects

@@ -127,7 +127,7 @@ class _Writer:
         return num_bytes
 
     def undo(self) -> None:
-        """Remove what this attempt made. Nothing refers to it yet; another attempt that does notices before it
-        commits."""
+        """Remove what this attempt made. Nothing refers to it yet, or another attempt that does
+        notices before it commits."""
         for name in self._made:
             self._storage.remove(name)
