@@ -66,7 +66,7 @@ imports: install  ## check which package may import which (import-linter)
 
 # Three processes with rooms of their own, as each would otherwise collect the tests of all. What one says comes when it
 # has ended.
-QUICK_1 := analyzer evidence knowledge report
+QUICK_1 := analyzer evidence fabric knowledge report
 QUICK_2 := agent controller launcher worker
 QUICK_3 := $(filter-out $(QUICK_1) $(QUICK_2) __pycache__,$(notdir $(patsubst %/,%,$(wildcard tests/unit/*/))))
 test-quick: install  ## unit tests but the slow ones; stop at the first failure

@@ -98,6 +98,7 @@ def test_findings_are_the_same_with_the_net_and_without(seed: int):
     assert read(SWIFT, text) == read(PLAIN, text, prepares=False)
 
 
+@pytest.mark.slow
 def test_all_known_lines_are_found_through_the_net():
     text = "\n".join(LINES[::3]).encode()
     found = read(SWIFT, text)

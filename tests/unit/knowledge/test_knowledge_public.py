@@ -67,6 +67,7 @@ def test_nothing_is_done_about_harmless_excerpts(text):
     assert not [f.code for f in findings(text) if f.acts]
 
 
+@pytest.mark.slow
 def test_the_end_of_a_rank_says_the_same_as_the_whole_log():
     for _, _, text in FAULTS:
         first = next(
