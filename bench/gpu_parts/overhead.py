@@ -16,7 +16,7 @@ _PROGRAM = "transformer_program.py"
 
 
 def main(request: Request, report: Report) -> None:
-    seconds = 1.5 if request.is_rehearsal else 7.0
+    seconds = 0.3 if request.is_rehearsal else 7.0
     out = request.path / "launches.jsonl"
     order = _ORDER[:2] if request.is_rehearsal else _ORDER
     for number, mode in enumerate(order):
