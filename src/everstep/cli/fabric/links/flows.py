@@ -7,6 +7,8 @@ import msgspec
 from everstep.fabric.probing.watch import Planned
 from everstep.fabric.topology.values import FabricError
 
+_BROADCAST = ipaddress.IPv4Address("255.255.255.255")
+
 
 def read_flows(data: bytes, source: str, most: int) -> list[Planned]:
     """Raises FabricError."""
@@ -30,7 +32,10 @@ def read_flows(data: bytes, source: str, most: int) -> list[Planned]:
 
 
 def check_address(text: str, where: str) -> None:
+    """Raises FabricError where `text` is not the IPv4 address of one host."""
     try:
-        ipaddress.IPv4Address(text)
+        address = ipaddress.IPv4Address(text)
     except ValueError:
         raise FabricError(f"{where}: {text[:60]!r} is not an IPv4 address") from None
+    if address.is_unspecified or address.is_multicast or address == _BROADCAST:
+        raise FabricError(f"{where}: {text} is not the address of one host")
