@@ -38,7 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "drill": ("everstep.cli.act.drill", "inject a fault and check the recovery"),
     "approve": ("everstep.cli.act.approve", "approve what a run in mode advise proposes"),
     "restart": ("everstep.cli.act.restart", "restart a job that stands still, without waiting any longer"),
-    "drain": ("everstep.cli.act.drain", "leave a node of a running job for a standby, because it is needed elsewhere"),
+    "drain": ("everstep.cli.act.drain", "take a node out of a running job; a standby takes its place"),
     "update": (
         "everstep.cli.act.update",
         "change the program of a running job: now or at the next interruption, and back",
@@ -144,7 +144,8 @@ def _usage() -> str:
     width = max(len(verb) for verb in VERBS)
     lines = ["everstep VERB ...      everstep VERB --help      everstep --version", ""]
     lines += [f"  {verb:<{width}}  {text}" for verb, (_, text) in VERBS.items()]
-    return "\n".join([*lines, "", "RUN is a run's id, its directory, its journal file, or nothing: the latest run."])
+    run = "Most verbs take a RUN: its id, its directory or its journal file. Without one they take the latest run."
+    return "\n".join([*lines, "", run])
 
 
 if __name__ == "__main__":

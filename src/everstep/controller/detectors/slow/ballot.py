@@ -13,12 +13,13 @@ import msgspec
 from everstep.analyzer.observations.groups import kind_of
 from everstep.analyzer.observations.records import ParallelGroup, RankTiming
 from everstep.analyzer.slowness.arrivals import counted, join, measure
+from everstep.analyzer.slowness.slow import SlowLimits
 from everstep.controller.detectors.slow.clocks import DOUBT_S
 from everstep.core.state.schema import State
 from everstep.model.facts import RankRound
 from everstep.model.observations import RoundReported
 
-NUM_ROUNDS = 5
+NUM_ROUNDS = SlowLimits().num_rounds
 NUM_FIRST = 2
 NUM_EARLIER = 30
 FIRST_STEPS = 20
