@@ -289,8 +289,9 @@ def test_of_three_nothing_counts_before_another_host_has_it(tmp_path):
 def test_at_the_end_of_a_run_nobody_is_missed(tmp_path):
     async def story(bench):
         said = []
-        bench.say = said.append
         await bench.vote(bench.join(1), bench.join(2))
+        bench.say = said.append  # not before: on a busy machine the vote takes longer than the patience with others
+        bench.copying._was_alone = False
         bench.copying._told_at = float("-inf")
         later = time.monotonic() + 5.0
         bench.copying.finish()
