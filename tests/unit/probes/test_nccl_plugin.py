@@ -113,18 +113,22 @@ def test_threads_do_not_disturb_each_other(host: Path, tmp_path: Path, version: 
             assert op.took_s == pytest.approx(10e-9 * (thread + 1))
 
 
-def test_the_ring_of_a_living_process_is_found(host: Path) -> None:
-    living = subprocess.Popen(
-        [host, str(plugin.library()), "6", "well"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+def _read_while_it_lives(living: subprocess.Popen[str]) -> ring.Ring | None:
     try:
         assert living.stdout is not None
         for line in living.stdout:
             if line == "ready\n":
                 break
-        found = ring.read(living.pid)
+        return ring.read(living.pid)
     finally:
         living.communicate("", timeout=30)
+
+
+def test_the_ring_of_a_living_process_is_found(host: Path) -> None:
+    living = subprocess.Popen(
+        [host, str(plugin.library()), "6", "well"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    found = _read_while_it_lives(living)
     assert found is not None
     assert [op.took_s for op in found.ops[:2]] == [pytest.approx(1e-4), pytest.approx(2e-4)]
     assert ring.read(os.getpid()) is None
@@ -146,14 +150,7 @@ def test_the_clock_of_rccls_kernels_is_not_taken_for_nanoseconds(
         text=True,
         env={**os.environ, "LD_PRELOAD": str(tmp_path / name)},
     )
-    try:
-        assert living.stdout is not None
-        for line in living.stdout:
-            if line == "ready\n":
-                break
-        found = ring.read(living.pid)
-    finally:
-        living.communicate("", timeout=30)
+    found = _read_while_it_lives(living)
     assert found is not None
     by_device = name == "libother.so" and version > 3
     for number, op in enumerate(found.ops[:5]):
