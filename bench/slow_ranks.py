@@ -145,12 +145,13 @@ def sleep(hurt: Hurt) -> Iterator[None]:
         marker.unlink()
 
 
+# Of changing lengths: a step of 79 ms falls in with a lock that is free each 85 ms, and then hardly waits for it.
 HOLD = """
-import fcntl, sys, time
+import fcntl, random, sys, time
 file = open(sys.argv[1], "w")
 while True:
     fcntl.flock(file, fcntl.LOCK_EX)
-    time.sleep(0.08)
+    time.sleep(random.uniform(0.05, 0.11))
     fcntl.flock(file, fcntl.LOCK_UN)
     time.sleep(0.005)
 """

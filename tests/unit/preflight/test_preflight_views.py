@@ -45,6 +45,16 @@ def test_text_of_an_unmeasured_value_is_a_dash_with_its_reason():
     assert " 0 " not in row
 
 
+def test_what_ebpf_lacks_is_said_without_being_asked_in_one_line_per_class():
+    lacking = [unsupported(f"ebpf.{name}", f"permission is missing{HOSTILE}") for name in ("run_queue", "locks")]
+    shown = render_report(a_report(*lacking, unsupported("gpu.count", "no NVML here")))
+    said = [line.split()[:2] for line in shown.splitlines() if "permission is missing" in line]
+    assert said == [["—", "ebpf.run_queue"], ["—", "ebpf.locks"]]
+    assert "no NVML here" not in shown
+    assert "\x1b" not in shown
+    assert "works without" not in render_report(a_report(digest("aa")))
+
+
 def test_html_is_one_file_that_fetches_nothing_and_runs_nothing_of_a_node():
     page = render_html([a_report(Result(name=HOSTILE, value=HOSTILE, verdict=Judgement.BAD, why=HOSTILE))])
     assert page.count("<script>") == 1  # ours

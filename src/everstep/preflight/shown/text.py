@@ -11,6 +11,7 @@ SIGNS = {
     Judgement.OK: "✓", Judgement.WARN: "!", Judgement.BAD: "✗", Judgement.NOTED: "·", Judgement.UNSUPPORTED: "—",
 }  # fmt: skip
 _PAINTS = {Judgement.OK: Paint.GREEN, Judgement.WARN: Paint.ORANGE, Judgement.BAD: Paint.RED}
+_ALLOWED_BY_OPERATOR = ("ebpf",)
 _ORDER = (Judgement.BAD, Judgement.WARN, Judgement.OK, Judgement.NOTED, Judgement.UNSUPPORTED)
 
 
@@ -23,6 +24,8 @@ def render_report(report: Report, style: Style = PLAIN, *, every: bool = False) 
     lines += _categories(report.results, style)
     if every:
         lines += ["", *_all(report.results, style)]
+    else:
+        lines += _not_allowed(report.results, style)
     lines += ["", _foot(report, every=every)]
     return text_of(lines)
 
@@ -97,6 +100,16 @@ def _categories(results: Sequence[Result], style: Style) -> list[str]:
         counts = [sum(r.category == name and r.verdict is verdict for r in results) for verdict in _ORDER]
         rows.append([name, *(str(count) if count else "" for count in counts)])
     return table(("category", "bad", "warn", "ok", "noted", "unsupported"), rows, style)
+
+
+def _not_allowed(results: Sequence[Result], style: Style) -> list[str]:
+    """What a run could observe here if the operator allowed it, and what that takes. The rest is in `-v` only."""
+    missing = [r for r in results if r.category in _ALLOWED_BY_OPERATOR and r.verdict is Judgement.UNSUPPORTED]
+    if not missing:
+        return []
+    sign = SIGNS[Judgement.UNSUPPORTED]
+    lines = [f"{sign} {printable(r.name)}  {printable(r.why)}" for r in missing]
+    return ["", style("A run here works without these:", Paint.DIM), *lines]
 
 
 def _all(results: Sequence[Result], style: Style) -> list[str]:
