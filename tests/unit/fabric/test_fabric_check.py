@@ -138,3 +138,9 @@ def test_the_verbs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fabric", "check", str(good), "--oversubscription", "x"]) == 2
     assert main(["fabric", "show", str(tmp_path / "none")]) == 2
     assert "cannot be read" in capsys.readouterr().err
+    bare = tmp_path / "bare.json"
+    bare.write_bytes(msgspec.json.encode(replace(healthy(), hosts=healthy().hosts[:1], cables=(), switches=())))
+    main(["fabric", "check", str(bare)])
+    shown = capsys.readouterr().out
+    assert "nothing wrong" not in shown, "without a cable nothing was compared"
+    assert "no cable is known" in shown

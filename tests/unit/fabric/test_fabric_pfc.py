@@ -11,7 +11,7 @@ from everstep.cli.main import main
 from everstep.fabric.pfc.counters import Sample, increase, read_samples
 from everstep.fabric.pfc.deadlock import buffer_graph, cycles_of, find_deadlocks
 from everstep.fabric.pfc.routes import Route, read_routes
-from everstep.fabric.pfc.storms import Storm, StormWatch, find_storms, roots
+from everstep.fabric.pfc.storms import Storm, StormWatch, find_storms, roots, watch_storms
 from everstep.fabric.topology.values import FabricError
 
 GRAPHS = 1_000
@@ -175,6 +175,49 @@ def test_a_clock_that_jumps_makes_no_storm_and_ends_none() -> None:
 def test_what_is_not_known_is_no_storm() -> None:
     bare = [Sample(at=n / 10, switch="s", port="p", priority=3, rx_pause=n * 50) for n in range(20)]
     assert find_storms(bare) == []
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        {"tx_packets": 2**70},
+        {"rx_pause": 2**70},
+        {"pause_us": 10**9},
+        {"tx_packets": None},
+        {"queue_bytes": None},
+        {"rx_pause": None},
+    ],
+    ids=str,
+)
+def test_an_interval_that_no_counter_explains_is_not_judged(counted: dict[str, int | None]) -> None:
+    """The impossible is neither a storm nor health: 2**70 packets in a second, 1,000 s of pause in one."""
+    (name, value), start = *counted.items(), {"tx_packets": 5, "rx_pause": None, "queue_bytes": 9000, "pause_us": None}
+    if name in ("tx_packets", "queue_bytes"):
+        start["rx_pause"] = 7
+    made = [
+        Sample(at=float(n), switch="s", port="p", priority=3, **{**start, name: value and value * n})
+        for n in range(5)
+    ]
+    watch = watch_storms(made)
+    assert (watch.storms, watch.num_judged, watch.num_unknown) == ([], 0, 4)
+    assert watch.never_judged == [("s", "p", 3)]
+
+
+def test_a_page_says_what_was_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    known = [{"at": n, "switch": "s", "port": "p", "priority": 3, "tx_packets": 9 * n} for n in range(3)]
+    unknown = [{"at": n, "switch": "s", "port": "q", "priority": 3, "rx_pause": 9 * n} for n in range(3)]
+    file = tmp_path / "counters.jsonl"
+    file.write_text("\n".join(json.dumps(line) for line in [*known, *unknown]))
+    assert main(["fabric", "storms", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "2 of 4 intervals" in shown
+    assert "s:q priority 3" in shown
+    assert main(["fabric", "storms", str(file), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["num_judged"], said["num_unknown"], said["never_judged"]) == (2, 2, [["s", "q", 3]])
+    file.write_text("\n".join(json.dumps(line) for line in unknown))
+    assert main(["fabric", "storms", str(file)]) == 2
+    assert "nothing is known" in capsys.readouterr().err
 
 
 def test_a_storm_is_over_after_a_quiet_time() -> None:

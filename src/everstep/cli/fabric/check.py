@@ -22,7 +22,8 @@ def run(given: argparse.Namespace) -> int:
     checked = check_topology(topology, oversubscription=ratio_of(given.oversubscription))
     extra = compare(topology, read_topology(Path(given.against))) if given.against else []
     if given.json:
-        show_json({"findings": [*extra, *checked.findings], "unknown": checked.unknown})
+        findings = [*extra, *checked.findings]
+        show_json({"findings": findings, "unknown": checked.unknown, "num_cables": checked.num_cables})
     else:
         show(checked_page(topology.source, checked, extra))
     return 0 if checked.is_fit and not extra else 1

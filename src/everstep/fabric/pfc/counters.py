@@ -65,7 +65,7 @@ def _sample(given: Any, where: str) -> Sample:  # noqa: ANN401 - what JSON can h
     at, priority = given.get("at"), given.get("priority")
     if not isinstance(at, int | float) or isinstance(at, bool) or not math.isfinite(at):
         raise FabricError(f"{where}: 'at' must be a time in seconds")
-    if not isinstance(priority, int) or not 0 <= priority <= 7:
+    if not isinstance(priority, int) or isinstance(priority, bool) or not 0 <= priority <= 7:
         raise FabricError(f"{where}: 'priority' must be from 0 to 7")
     if not isinstance(given.get("switch"), str) or not isinstance(given.get("port"), str):
         raise FabricError(f"{where}: needs 'switch' and 'port'")

@@ -1,7 +1,8 @@
 """Pause storms: a queue that holds packets, sends none and is paused all the time, by the rules of SONiC's watchdog.
 
-One interval is never enough: two that agree, over at least `detection_s` of elapsed time. A gap, a clock that goes back
-or a counter that was cleared is no evidence either way: counting begins anew, and a storm that was found stays.
+One interval is never enough: two that agree, over at least `detection_s` of elapsed time. These are no evidence either
+way: a gap, a clock that goes back, a counter that was cleared, is missing or counts what no port can. Counting begins
+anew, and a storm that was found stays. Such intervals are counted: that no storm is in them does not mean health.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,10 @@ _AGREEING = 2
 _MOST_GAP = 10.0
 """Times the usual distance of samples: beyond it nothing is concluded about the time between."""
 _PAUSED = 0.99
+_MOST_PER_S = 4e9
+"""Packets or pauses: 1.6 Tbit/s of the smallest frames are 2.4e9."""
+_MOST_PAUSED = 4.0
+"""Times the interval: counters are read a little before or after their time."""
 _JITTER = 0.95
 """Samples come a little early or late; a whole interval more would be needed otherwise."""
 
@@ -32,6 +37,7 @@ class Storm(msgspec.Struct, frozen=True, kw_only=True):
 class _Port(msgspec.Struct, kw_only=True):
     last: Sample
     usual_s: float | None = None
+    is_judged: bool = False  # at least once
     num: int = 0  # intervals that agreed
     since: float = 0.0
     quiet_since: float | None = None
@@ -44,6 +50,13 @@ class StormWatch:
     def __init__(self) -> None:
         self._ports: dict[tuple[str, str, int], _Port] = {}
         self.storms: list[Storm] = []  # over ones too
+        self.num_judged = 0  # intervals between two samples of a port
+        self.num_unknown = 0
+
+    @property
+    def never_judged(self) -> list[tuple[str, str, int]]:
+        """Switch, port and priority of which nothing is known."""
+        return [key for key, port in self._ports.items() if not port.is_judged]
 
     def add(self, sample: Sample) -> Storm | None:
         """A storm that is found now, or None."""
@@ -55,11 +68,15 @@ class StormWatch:
         elapsed = sample.at - before.at
         if elapsed <= 0 or (port.usual_s is not None and elapsed > _MOST_GAP * port.usual_s):
             port.num, port.quiet_since = 0, None
+            self.num_unknown += 1
             return None
         port.usual_s = elapsed if port.usual_s is None else min(port.usual_s * 1.5, elapsed)
         is_paused = _is_paused(before, sample, elapsed)
+        port.is_judged |= is_paused is not None
+        self.num_judged += is_paused is not None
+        self.num_unknown += is_paused is None
         if port.storm is not None:
-            self._restore(port, before, sample)
+            self._restore(port, before, sample, elapsed)
             return None
         if not is_paused:
             port.num = 0
@@ -74,8 +91,8 @@ class StormWatch:
         self.storms.append(port.storm)
         return port.storm
 
-    def _restore(self, port: _Port, before: Sample, sample: Sample) -> None:
-        pauses = increase(before.rx_pause, sample.rx_pause)
+    def _restore(self, port: _Port, before: Sample, sample: Sample, elapsed: float) -> None:
+        pauses = _possible(increase(before.rx_pause, sample.rx_pause), _MOST_PER_S * elapsed)
         if pauses is None or pauses > 0 or port.storm is None:
             port.quiet_since = None
             return
@@ -87,20 +104,32 @@ class StormWatch:
 
 
 def find_storms(samples: Iterable[Sample]) -> list[Storm]:
+    return watch_storms(samples).storms
+
+
+def watch_storms(samples: Iterable[Sample]) -> StormWatch:
     watch = StormWatch()
     for sample in samples:
         watch.add(sample)
-    return watch.storms
+    return watch
 
 
-def _is_paused(before: Sample, now: Sample, elapsed: float) -> bool:
-    """Packets wait, none is sent, and pauses come; what is not known does not count as paused."""
-    sent, pauses = increase(before.tx_packets, now.tx_packets), increase(before.rx_pause, now.rx_pause)
-    paused_us = increase(before.pause_us, now.pause_us)
-    if sent is None or sent > 0 or now.queue_bytes is None:
-        return False
-    long_paused = paused_us is not None and paused_us > _PAUSED * elapsed * 1e6
-    return now.queue_bytes > 0 and ((pauses is not None and pauses > 0) or long_paused)
+def _is_paused(before: Sample, now: Sample, elapsed: float) -> bool | None:
+    """Packets wait, none is sent, and pauses come. None: the counters cannot say."""
+    sent = _possible(increase(before.tx_packets, now.tx_packets), _MOST_PER_S * elapsed)
+    if sent is None or sent > 0:
+        return None if sent is None else False
+    if now.queue_bytes is None or now.queue_bytes == 0:
+        return None if now.queue_bytes is None else False
+    pauses = _possible(increase(before.rx_pause, now.rx_pause), _MOST_PER_S * elapsed)
+    paused_us = _possible(increase(before.pause_us, now.pause_us), _MOST_PAUSED * elapsed * 1e6)
+    if pauses is None and paused_us is None:
+        return None
+    return (pauses or 0) > 0 or (paused_us or 0) > _PAUSED * elapsed * 1e6
+
+
+def _possible(counted: int | None, most: float) -> int | None:
+    return None if counted is None or counted > most else counted
 
 
 def roots(storms: Iterable[Storm], peers: Mapping[tuple[str, str], str], hosts: frozenset[str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     unknown: dict[str, int]  # setting -> cables of which it is not known at both ends
+    num_cables: int = 0
 
     @property
     def is_fit(self) -> bool:
@@ -53,7 +54,7 @@ def check_topology(topology: Topology, *, oversubscription: float = MAX_OVERSUBS
         *_sideways(graph),
         *_oversubscribed(graph, oversubscription),
     ]
-    return Checked(findings=tuple(findings), unknown=_unknown(topology))
+    return Checked(findings=tuple(findings), unknown=_unknown(topology), num_cables=len(topology.cables))
 
 
 def compare(found: Topology, blueprint: Topology) -> list[Finding]:

@@ -1,9 +1,9 @@
 """The pages of `everstep fabric deadlock` and `everstep fabric storms`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from everstep.fabric.pfc.deadlock import Cycle, Deadlocks
-from everstep.fabric.pfc.storms import Storm
+from everstep.fabric.pfc.storms import StormWatch
 from everstep.report.parts.layout import field, text_of
 from everstep.report.parts.units import count
 
@@ -36,7 +36,8 @@ def _cycle(cycle: Cycle) -> list[str]:
     return lines
 
 
-def storms_page(source: str, storms: Sequence[Storm], roots: Mapping[str, str], num_samples: int) -> str:
+def storms_page(source: str, watch: StormWatch, roots: Mapping[str, str], num_samples: int) -> str:
+    storms = watch.storms
     head = f"{source}: {count(len(storms))} storm{'' if len(storms) == 1 else 's'}" if storms else f"{source}: no storm"
     lines = [f"{head} in {count(num_samples)} samples", ""]
     for storm in storms[:40]:
@@ -45,7 +46,20 @@ def storms_page(source: str, storms: Sequence[Storm], roots: Mapping[str, str], 
         lines += field("storm", text, width=10)
     for node, why in roots.items():
         lines += field("root", f"{node}: {why}", width=10)
+    lines += _not_judged(watch)
     if any(storm.over is None for storm in storms):
         todo = "isolate the root's port; until then drop this priority on the paused port (pfcwd start --action drop)"
         lines += field("advice", todo, width=10)
     return text_of(lines)
+
+
+def _not_judged(watch: StormWatch) -> list[str]:
+    lines = []
+    if watch.num_unknown:
+        some = f"{count(watch.num_unknown)} of {count(watch.num_judged + watch.num_unknown)} intervals"
+        lines += field("not judged", f"{some}: counters are missing, went back, or count the impossible", width=12)
+    ports = [f"{switch}:{port} priority {priority}" for switch, port, priority in watch.never_judged]
+    if ports:
+        more = f", and {count(len(ports) - _MOST)} more" if len(ports) > _MOST else ""
+        lines += field("not known", f"{', '.join(ports[:_MOST])}{more}", width=12)
+    return lines

@@ -79,7 +79,8 @@ def _known(value: object) -> str:
 def checked_page(source: str, checked: Checked, extra: Sequence[Finding]) -> str:
     findings = [*extra, *checked.findings]
     errors = sum(finding.is_error for finding in findings)
-    head = f"{source}: {_plural(errors, 'fault')}" if findings else f"{source}: nothing wrong found"
+    nothing = "nothing wrong found" if checked.num_cables else "no cable is known, so nothing could be compared"
+    head = f"{source}: {_plural(errors, 'fault')}" if findings else f"{source}: {nothing}"
     if len(findings) > errors:
         head += f", {_plural(len(findings) - errors, 'note')}"
     lines = [head, ""]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from everstep.cli.reading import show, show_json
 from everstep.fabric.pfc.counters import read_samples
-from everstep.fabric.pfc.storms import find_storms, roots
+from everstep.fabric.pfc.storms import roots, watch_storms
 from everstep.fabric.readers.find import read_topology
 from everstep.fabric.readers.text import read_bytes, text_of
 from everstep.fabric.topology.values import FabricError, Topology
@@ -30,15 +30,22 @@ def run(given: argparse.Namespace) -> int:
     )
     if not samples:
         raise FabricError(f"{given.counters}: no sample in it: nothing is known of pauses, and that is not healthy")
-    storms = find_storms(samples)
+    watch = watch_storms(samples)
+    if not watch.num_judged:
+        raise FabricError(
+            f"{given.counters}: {len(samples)} samples, and none can be compared with the one before it of its port: "
+            "each needs tx_packets, queue_bytes, and rx_pause or pause_us; nothing is known of pauses"
+        )
+    storms = watch.storms
     found: dict[str, str] = {}
     if given.topology:
         topology = read_topology(Path(given.topology))
         found = roots(storms, _peers(topology), frozenset(topology.host_names()))
     if given.json:
-        show_json({"storms": storms, "roots": found, "num_samples": len(samples)})
+        unknown = {"num_judged": watch.num_judged, "num_unknown": watch.num_unknown, "never_judged": watch.never_judged}
+        show_json({"storms": storms, "roots": found, "num_samples": len(samples), **unknown})
     else:
-        show(storms_page(given.counters, storms, found, len(samples)))
+        show(storms_page(given.counters, watch, found, len(samples)))
     return 1 if storms else 0
 
 
