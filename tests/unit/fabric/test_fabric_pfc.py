@@ -195,8 +195,7 @@ def test_an_interval_that_no_counter_explains_is_not_judged(counted: dict[str, i
     if name in ("tx_packets", "queue_bytes"):
         start["rx_pause"] = 7
     made = [
-        Sample(at=float(n), switch="s", port="p", priority=3, **{**start, name: value and value * n})
-        for n in range(5)
+        Sample(at=float(n), switch="s", port="p", priority=3, **{**start, name: value and value * n}) for n in range(5)
     ]
     watch = watch_storms(made)
     assert (watch.storms, watch.num_judged, watch.num_unknown) == ([], 0, 4)
