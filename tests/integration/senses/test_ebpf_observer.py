@@ -82,7 +82,7 @@ def test_who_takes_a_cpu_is_named_and_nothing_stays_attached() -> None:
         # Once more it may be named: the rank may have waited since then, for whoever came after it.
         until("the burner is forgotten", lambda: burner.pid not in takers())
         links = attached(observer)
-        assert len(links) == 6, "one for each program"
+        assert len(links) == 7, "one for each program"
         parent.send_signal(signal.SIGKILL)
         parent.wait()
         until("detached", lambda: not any(map(exists, links)))
@@ -137,6 +137,51 @@ def test_who_had_a_cpu_for_long_is_named_not_who_took_it_first() -> None:
         others_ran = sum(ran[pid] for pid in tickers) / ran[burner]
         others_blamed = sum(waited[pid] for pid in tickers) / waited[burner]
         assert others_blamed < 3 * others_ran + 0.1
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+HOLD = """
+import fcntl, os, sys, time
+os.sched_setaffinity(0, {int(sys.argv[2])})
+file = open(sys.argv[1], "w")
+while True:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    time.sleep(float(sys.argv[3]))
+    fcntl.flock(file, fcntl.LOCK_UN)
+    time.sleep(0.002)
+"""
+
+
+def test_who_holds_a_lock_is_named_where_the_cpu_of_who_waits_is_idle(tmp_path: Path) -> None:
+    """The kernel then wakes who waits by an interrupt to his CPU, and there nothing says who sent it."""
+    if why := missing():
+        pytest.skip(why)
+    one, *_, other = sorted(os.sched_getaffinity(0))
+    places = [(one, "0.03"), (other, "0.001")]
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "lock")]
+    holder, rank = started = [subprocess.Popen([*command, str(core), held_s]) for core, held_s in places]
+    observer = subprocess.Popen(
+        [sys.executable, "-m", "everstep.probes.ebpf.observer", str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    started.append(observer)
+    slept: dict[int, float] = {}
+
+    def is_enough() -> bool:
+        observer.stdin.write(json.dumps({"pids": [rank.pid]}).encode() + b"\n")
+        observer.stdin.flush()
+        view = msgspec.convert(json.loads(observer.stdout.readline())["view"], KernelView)
+        for sleep in [sleep for thread in view.threads for sleep in thread.sleeps if sleep.kind == "file lock"]:
+            slept[sleep.waker] = slept.get(sleep.waker, 0.0) + sleep.total_s
+        return sum(slept.values()) > 1.0
+
+    try:
+        until("the rank waits for the lock", is_enough)
+        assert slept.get(holder.pid, 0.0) > 0.8 * sum(slept.values())
     finally:
         for process in started:
             process.kill()

@@ -323,6 +323,27 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	return 0;
 }
 
+/* Runs where the waker runs. `sched_wakeup` may not: where the CPU of the woken thread is idle, it runs there. */
+SEC("tp_btf/sched_waking")
+int BPF_PROG(on_waking, struct task_struct *task)
+{
+	struct pids *pids = watched_pids();
+	if (!pids || !is_in(pids, task->tgid))
+		return 0;
+	struct since *since = bpf_task_storage_get(&threads, task, 0, 0);
+	if (!since || !since->blocked_at || since->ready_at)
+		return 0;
+	if (bpf_ktime_get_ns() - since->blocked_at < LONG_NS)
+		return 0;
+	u64 first;
+	struct task_struct *waker = bpf_get_current_task_btf();
+	since->waker_tgid = waker->tgid;
+	since->waker_syscall = waker->tgid ? syscall_of(waker, &first) : -1;
+	bpf_probe_read_kernel(since->waker, NAME, waker->comm);
+	return 0;
+}
+
+/* The thread is in a queue now: whether the quota stops it there is not known before. */
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(on_wakeup, struct task_struct *task)
 {
@@ -332,14 +353,7 @@ int BPF_PROG(on_wakeup, struct task_struct *task)
 	struct since *since = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!since || !since->blocked_at || since->ready_at)
 		return 0;
-	u64 now = bpf_ktime_get_ns(), first;
-	since->ready_at = now;
+	since->ready_at = bpf_ktime_get_ns();
 	since->is_throttled = is_throttled(task);
-	if (now - since->blocked_at < LONG_NS)
-		return 0;
-	struct task_struct *waker = bpf_get_current_task_btf();
-	since->waker_tgid = waker->tgid;
-	since->waker_syscall = waker->tgid ? syscall_of(waker, &first) : -1;
-	bpf_probe_read_kernel(since->waker, NAME, waker->comm);
 	return 0;
 }
