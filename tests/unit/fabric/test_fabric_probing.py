@@ -294,6 +294,43 @@ def test_more_packets_than_a_socket_holds_until_the_next_look_are_not_lost() -> 
     assert bad < 0.2 * sent, "a machine that tests may be busy, but not for half of the time"
 
 
+@pytest.mark.parametrize("rate", [700, 3000, 9000])
+def test_a_host_that_answers_many_reads_before_a_socket_is_full(rate: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every other wake-up came after 0.34 s again, whatever had come before: each second window was left out."""
+    now, most = [1000.0], []
+
+    class Waiting:
+        """Of the responder's socket: so many packets a second come while it sleeps."""
+
+        def __init__(self, *_: object) -> None:
+            self.read_at = now[0]
+
+        def answer(self) -> int:
+            packets = round((now[0] - self.read_at) * rate)
+            self.read_at = now[0]
+            most.append(packets)
+            return packets
+
+        def dropped(self) -> int:
+            return 0
+
+        def close(self) -> None:
+            pass
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now[0], time=time.time)
+    monkeypatch.setattr("everstep.fabric.probing.watch.time", clock)
+    monkeypatch.setattr("everstep.fabric.probing.watch.Responder", Waiting)
+    windows = watch("127.0.0.1", _free_port(), [], rate=15.0, every_s=1.0)
+    for _ in range(4):
+        next(windows)
+    windows.close()  # type: ignore[attr-defined]
+    assert max(most) < 200
+    assert len(most) < 4 * (3 + rate / 100), "and wakes up no more often than that needs"
+
+
 def test_packets_for_which_a_host_left_no_room_are_no_loss_of_the_network(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,8 +20,10 @@ TICK_S = 0.34
 two hosts together stay below the time after which a probe counts as lost."""
 MOST_LATE_S = 0.25
 """A process that did not run for longer may have lost packets in its own sockets: such a window is no evidence."""
-_MOST_AT_ONCE = 64
-"""Packets that come or are sent when it wakes up: a socket of Linux holds some 270 of them by default."""
+_MOST_SENT = 64
+"""Packets that are sent when it wakes up."""
+_MOST_WAITING = 128
+"""Packets that wait for it when it wakes up: a socket of Linux holds some 270 of them by default."""
 _LEAST_TICK_S = 0.005
 
 
@@ -49,12 +51,14 @@ def watch(address: str, port: int, flows: Sequence[Planned], *, rate: float, eve
     try:
         prober = Prober(address, [(flow.to, flow.port) for flow in flows], port)
         gap = 1 / (rate * len(flows)) if flows else every_s
-        usual_s = max(_LEAST_TICK_S, min(TICK_S, gap * _MOST_AT_ONCE))
+        usual_s = max(_LEAST_TICK_S, min(TICK_S, gap * _MOST_SENT))
         due, close_at, turn, late_s = time.monotonic(), time.monotonic() + every_s, 0, 0.0
-        wake_at, dropped = due, 0
+        wake_at = looked = due
+        dropped = 0
         while True:
             now = time.monotonic()
             late_s = max(late_s, now - wake_at)
+            waited_s, looked = now - looked, now
             packets = responder.answer()
             if now >= close_at:
                 close_at = now + every_s
@@ -70,7 +74,7 @@ def watch(address: str, port: int, flows: Sequence[Planned], *, rate: float, eve
                 prober.send(turn % len(flows))
                 turn, due = turn + 1, due + gap
             packets += prober.receive()
-            tick_s = max(_LEAST_TICK_S, min(usual_s, usual_s * _MOST_AT_ONCE / max(1, packets)))
+            tick_s = max(_LEAST_TICK_S, min(usual_s, waited_s * _MOST_WAITING / max(1, packets)))
             wake_at = now + min(tick_s, max(0.0, close_at - now))
             time.sleep(max(0.0, wake_at - time.monotonic()))
     finally:
