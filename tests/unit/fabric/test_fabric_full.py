@@ -263,6 +263,17 @@ def test_probes_of_before_and_after_all_counters_are_not_compared_with_them() ->
         assert blame(outside, NAMES, known).faults != (), "all clocks of these hosts differ, or the file is another's"
 
 
+def test_losses_of_long_after_the_last_counters_are_not_passed_over() -> None:
+    """`counters` had ended after ten seconds; the link died half an hour later, and the network was called healthy."""
+    dead = ("leaf0", "spine0")
+    rates = tuple(Rate(bps=9e6, at=100.0 + second, seconds=1.0) for second in range(10))
+    known = {link: Load(rates=rates, capacity_bps=20e6) for link in LINKS}
+    inside = [msgspec.structs.replace(each, at=105.0, seconds=1.0) for each in congested([], 1)]
+    for at in (1900.0, -1700.0):
+        later = [msgspec.structs.replace(each, at=at, seconds=1.0) for each in congested([], 2, {dead: 1.0})]
+        assert names(blame([*inside, *later], NAMES, known).faults) == [{"leaf0 > spine0"}]
+
+
 @pytest.mark.parametrize("bps", [1e12, 1e308, -5.0, float("nan")])
 def test_a_port_that_says_what_no_cable_carries_excuses_nothing(bps: float, tmp_path: Path) -> None:
     """It was full at 5,000,000 %, and the link that loses was none's fault."""

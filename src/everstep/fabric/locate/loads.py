@@ -23,6 +23,10 @@ _BUSY = 0.6
 MOST_GAP_S = 2.5
 """A port that was not read for longer may have been full meanwhile."""
 
+_BEGUN_S = 30.0
+"""Probes and counters are begun one after the other, and print their last lines so: for that long, and for a window of
+the counters, one may run without the other. What probes of other times lost is not passed over."""
+
 _PRINTED_S = 0.2
 """So long after the last reading a window of probes may end: clocks differ."""
 
@@ -123,18 +127,25 @@ def full_on(
 
 
 def counted_meanwhile(seen: Sequence[Seen], loads: Mapping[Link, Load]) -> list[Seen]:
-    """Without windows of before the first reading of any port, and after the last one: how full links were then is not
-    known. A host that has no others has another clock."""
+    """Without windows of just before the first reading of any port, and just after the last one: how full links were
+    then is not known. A host that has no others has another clock."""
     rates = [rate for load in loads.values() for rate in load.rates]
     ends = [rate.at for rate in rates if rate.at is not None]
     if not ends or len(ends) < len(rates):
         return list(seen)
-    begin, end = min(rate.at - rate.seconds for rate in rates if rate.at is not None), max(ends)
-    outside = [
-        each.at is not None and not begin <= each.at - each.seconds <= each.at <= end + _PRINTED_S for each in seen
+    begin, end = min(rate.at - rate.seconds for rate in rates if rate.at is not None), max(ends) + _PRINTED_S
+    near_s = _BEGUN_S + max(rate.seconds for rate in rates)
+    inside = [each.at is None or begin <= each.at - each.seconds <= each.at <= end for each in seen]
+    known = {each.nodes[0] for each, is_inside in zip(seen, inside, strict=True) if is_inside}
+    return [
+        each
+        for each, is_inside in zip(seen, inside, strict=True)
+        if is_inside or each.nodes[0] not in known or not _touches(each, begin - near_s, end + near_s)
     ]
-    known = {each.nodes[0] for each, is_outside in zip(seen, outside, strict=True) if not is_outside}
-    return [each for each, is_outside in zip(seen, outside, strict=True) if not (is_outside and each.nodes[0] in known)]
+
+
+def _touches(seen: Seen, begin: float, end: float) -> bool:
+    return seen.at is not None and seen.at > begin and seen.at - seen.seconds < end
 
 
 def own_lateness(seen: Seen, loads: Mapping[Link, Load]) -> float:
