@@ -4,10 +4,9 @@ times are passed in.
 A counter that went back, wrapped or was not there all the time has no difference in that window.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 
 from everstep.fabric.locate.observations import CAME, SENT, Counted, Mark
-from everstep.linux.interfaces import Taken
 from everstep.linux.nics import Nic
 
 READ_S = 0.5
@@ -18,31 +17,24 @@ _PEAK_S = 0.9
 """Of the fullest second, at least: shorter bursts fill any link."""
 
 _EXACT_S = 2e-3
-"""A reading that took longer, and twice as long as this node's quickest, was interrupted: what it counted was counted
-at a time that is not known."""
+"""A reading that took longer, and twice as long as the quickest of its port, was interrupted: what it counted was
+counted at a time that is not known. Each port has its own: a node's drivers differ."""
 
 
 class Counting:
     def __init__(self, node: str, at: float, nics: Mapping[str, Nic]) -> None:
         """The first reading. Times are of a clock that only goes forward."""
         self._node = node
-        self._quickest_s = _EXACT_S / 2
         self._windows = {name: _Window(_at(at, nic), nic) for name, nic in nics.items()}
 
     def add(self, at: float, nics: Mapping[str, Nic]) -> None:
         """`at`: of ports that do not say when they were counted."""
-        exact = self._exact({nic.taken for nic in nics.values() if nic.taken is not None})
         for name in self._windows.keys() | nics.keys():
             window, nic = self._windows.get(name), nics.get(name)
             if window is None and nic is not None:
                 self._windows[name] = _Window(_at(at, nic), nic)
             elif window is not None:
-                window.add(_at(at, nic), nic or Nic(None, {}), is_exact=nic is not None and nic.taken in exact)
-
-    def _exact(self, taken: Set[Taken]) -> set[Taken]:
-        quickest_s = min((each.end - each.begin for each in taken), default=0.0)
-        self._quickest_s = max(_EXACT_S / 2, min(1.1 * self._quickest_s, quickest_s))  # a node may get more ports
-        return {each for each in taken if each.end - each.begin <= 2 * self._quickest_s}
+                window.add(_at(at, nic), nic or Nic(None, {}))
 
     def close(self, epoch: float) -> list[Counted]:
         """Since the last time, for each port that is there. `epoch`: what to add to these times for seconds since the
@@ -57,9 +49,10 @@ def _at(at: float, nic: Nic | None) -> float:
 
 
 class _Window:
-    def __init__(self, at: float, nic: Nic) -> None:
+    def __init__(self, at: float, nic: Nic, quickest_s: float = _EXACT_S / 2) -> None:
         self._began = self._at = at
         self._nic = nic
+        self._quickest_s = quickest_s
         self._grown = dict.fromkeys(nic.counters, 0)
         self._unknown: set[str] = set()
         self._second = _Second(at)
@@ -71,9 +64,9 @@ class _Window:
         return bool(self._nic.counters)
 
     def next(self) -> "_Window":
-        return _Window(self._at, self._nic)
+        return _Window(self._at, self._nic, self._quickest_s)
 
-    def add(self, at: float, nic: Nic, *, is_exact: bool) -> None:
+    def add(self, at: float, nic: Nic) -> None:
         took, before = at - self._at, self._nic.counters
         if took <= 0:
             return
@@ -87,7 +80,11 @@ class _Window:
         self._second.add(at, self._grown)
         if nic.taken is not None:
             self._marks = self._marks or []
-            self._marks += self._mark() if is_exact else ()
+            self._marks += self._mark() if self._is_exact(nic.taken.end - nic.taken.begin) else ()
+
+    def _is_exact(self, took_s: float) -> bool:
+        self._quickest_s = max(_EXACT_S / 2, min(1.1 * self._quickest_s, took_s))  # a node may get more ports
+        return took_s <= 2 * self._quickest_s
 
     def _mark(self) -> list[Mark]:
         sent, came = (next((name for name in names if name in self._grown), None) for names in (SENT, CAME))
