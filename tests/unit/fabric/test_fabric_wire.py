@@ -311,3 +311,12 @@ def test_a_port_whose_driver_is_slow_has_marks_beside_one_that_is_quick() -> Non
         found = counting.close(0.0) if number == 20 else []
     found = counting.close(0.0)
     assert [len(each.marks or ()) for each in found] == [20, 20]
+
+
+def test_windows_whose_ends_no_clock_tells_apart_end_no_verdict() -> None:
+    """Such lines of one host, and nothing was said of all others."""
+    cable = Wired(steady, 0.0, 20, 1)
+    out, into = exact(cable, "tx", 2, seconds=20), exact(cable, "rx", 3, seconds=20)
+    short = [msgspec.structs.replace(each, at=1e9, seconds=1e-9, marks=None) for each in into]
+    assert wire_of([msgspec.structs.replace(each, at=1e9, seconds=1e-9, marks=None) for each in out], short) is None
+    assert wire_of(out, short) is None

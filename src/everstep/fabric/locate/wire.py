@@ -103,6 +103,8 @@ def wire_of(senders: Sequence[Counted], receivers: Sequence[Counted]) -> Wire | 
     if out is None or into is None:
         return None
     (sent, sent_bytes), (came, came_bytes) = (_series(each) for each in (out, into))
+    if not all(_grow(each.at) for each in (sent, sent_bytes, came, came_bytes)):
+        return None  # windows too short for a clock to tell their ends apart, or readings of after their window
     times = [at for at in sent.at if came.at and came.at[0] <= at <= came.at[-1]]
     if len(times) < _FEWEST_POINTS:
         return None
