@@ -43,6 +43,23 @@ def cluster(num_ranks: int = 4, num_nodes: int = 2, **options: int) -> Cluster:
     return made
 
 
+@pytest.mark.parametrize(("kept_step", "lost"), [(20, 0), (19, 0), (18, 2)])
+def test_steps_since_the_snapshot_that_outlived_an_agent_are_lost_too(kept_step: int, lost: int):
+    """Large states have a snapshot every few steps only. What the others had done since was not counted."""
+    made = cluster()
+    made.train(1)
+    made.unheard.add("n1")
+    made.train(20)
+    made.memory.lose("n1", keep=False)
+    made.memory.kept = {rank: {kept_step: 0} for rank in (2, 3)}
+    kept = (held(2, kept_step, by=0), held(3, kept_step, by=0))
+    made.feed(events.NodeLost(at=made.clock.now, node="n1", reason="its process was killed", signal=9, kept=kept))
+    assert started(made)[-1].resume_step == kept_step
+    made.unheard.clear()
+    (closed,) = [each for each in made.train(1) if isinstance(each, actions.IncidentClosed)]
+    assert closed.lost_steps == lost
+
+
 def test_each_rank_takes_what_is_nearest():
     copies = {"n0": (held(1, 4, 5, by=0),), "n1": (held(0, 5, by=0),)}
     found = holdings.newest(state(held={0: held(0, 4, 5, by=0), 1: held(1, 3, by=0)}, copies=copies))

@@ -15,6 +15,10 @@ from everstep.model.facts import Held, RankAccount
 RECENTLY_S = 2.0
 """Collectives are looked at a few times in a second."""
 
+BESIDE = 1
+"""Ranks that go together may be so many steps apart. A snapshot that is older says nothing of the steps since: not
+every step has one."""
+
 
 def note_unheard(turn: Turn, node: str, ranks: Iterable[int], kept: Iterable[Held]) -> None:
     """The node of these ranks is lost. What outlived it says of a rank how far it had come."""
@@ -51,7 +55,9 @@ def _best(state: State, unheard: tuple[int, ...]) -> tuple[int | None, tuple[int
         else:
             told.append(done)
     told_step, least = _by_all(told), _by_all([*told, *lost])
-    if not unheard or (told and told_step is None):  # one that is known had done none
+    if told and told_step is None:  # one that is known had done none
+        return _newer(least, resumed), ()
+    if not unheard and (told_step is None or least is None or told_step - least <= BESIDE):
         return _newer(least, resumed), ()
     if told_step is not None and (least == told_step or _goes_together(state)):
         return _newer(told_step, resumed), ()
