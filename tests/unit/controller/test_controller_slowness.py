@@ -122,6 +122,20 @@ def test_it_is_another_fault_when_it_was_fine_for_a_minute():
     assert len(job.rounds(6)) == 1
 
 
+def test_a_rank_that_stays_slow_is_not_another_fault_when_its_group_is_fine_again(monkeypatch):
+    """Accused with its group, slow alone since: a minute later one good round was enough to accuse it again."""
+    job, now = Job(), []
+    both = SlowVerdict(code="ES-S02", sentence="both", confidence=Confidence.HIGH, ranks=(2, 3))
+    alone = SlowVerdict(code="ES-S01", sentence="alone", confidence=Confidence.HIGH, ranks=(3,))
+    fine = SlowVerdict(code="ES-S00", sentence="fine", confidence=Confidence.HIGH)
+    monkeypatch.setattr("everstep.controller.detectors.slow.slowness.judge", lambda *_, **__: now[0])
+    found = []
+    for verdict, rounds in ((both, 2), (alone, 2 + int(FINE_S / ROUND_S)), (fine, 1), (alone, 2)):
+        now[:] = [verdict]
+        found += [each.verdict.ranks for each in job.rounds(rounds)]
+    assert found == [(2, 3)]
+
+
 def test_another_generation_begins_from_nothing_but_knows_how_ranks_began():
     job = Job()
     job.rounds(5)

@@ -13,6 +13,7 @@ from everstep.core.state.workers import Tally
 from everstep.model.events import AnomalyFound
 from everstep.model.facts import RankRound, Taken
 from everstep.model.observations import RoundReported
+from everstep.model.verdict import Verdict
 
 ROUND_S, STEPS = 10.0, 2
 WORKERS = {rank: Worker(rank=rank, node="n0") for rank in range(2)}
@@ -76,6 +77,44 @@ def test_a_part_that_comes_and_goes_names_nobody() -> None:
     for first in range(31, 61, 6):
         assert [each for _, each in played(watch, first, 3, held={"timer": 0.25}) if each.verdict.ranks] == []
         assert [each for _, each in played(watch, first + 3, 3) if each.verdict.ranks] == []
+
+
+def counted(watch: SlownessDetector, first: int, num: int, *, rounds: int = 1, **of_rank_1: object) -> list[Verdict]:
+    """Rounds of a job that enters no collectives that are seen: no vote at all. `rounds`: that a step takes."""
+    found = []
+    numbers = {"held": {"timer": 0.0}, "cpu_s": 2.0, "delay_s": 1.0, "throttled_s": 0.0, "takers": ()}
+    for number in range(first, first + num):
+        ranks = tuple(
+            RankRound(
+                rank=rank,
+                num_steps=int(number % rounds == 0),
+                window_s=ROUND_S,
+                **numbers | (of_rank_1 if rank else {}),  # type: ignore[arg-type]
+            )
+            for rank in range(2)
+        )
+        event = RoundReported(at=number * ROUND_S, node="n0", generation=0, round=number, ranks=ranks)
+        found += [each.verdict for each in watch.take(event, STATE)]
+    return found
+
+
+def test_a_second_cause_that_comes_and_goes_does_not_add_up() -> None:
+    """Of a rank that is known to be slow, another cause is told when it has lasted for five rounds in a row."""
+    watch, files = SlownessDetector(Policy()), {"timer": 0.0, "write": 0.2}
+    counted(watch, 1, 30)
+    assert [each.code for each in counted(watch, 31, 8, throttled_s=3.0)] == ["ES-S09"]
+    for first in range(39, 87, 12):
+        assert counted(watch, first, 5, throttled_s=3.0, held=files) == []
+        assert counted(watch, first + 5, 7, throttled_s=3.0) == []
+    assert [each.code for each in counted(watch, 87, 14, throttled_s=3.0, held=files)] == ["ES-S07"]
+
+
+def test_a_step_of_three_rounds_has_what_was_counted_in_all_of_them() -> None:
+    """It said 8 s of 24 s: what a round without a step had counted was of no step."""
+    watch = SlownessDetector(Policy())
+    assert counted(watch, 1, 39, rounds=3) == []
+    (verdict,) = counted(watch, 40, 21, rounds=3, held={"timer": 0.8})
+    assert "for 24.00 s per step" in verdict.evidence[0].says
 
 
 def test_nothing_is_told_while_a_fault_is_handled() -> None:

@@ -52,9 +52,11 @@ class Counted:
         self.num_closed = 0
         self._begun: list[list[RankTiming]] = []
         self._earlier: deque[list[RankTiming]] = deque(maxlen=NUM_EARLIER)
+        self._since_step: dict[int, RankRound | None] = {}  # of ranks that have made one
 
-    def close(self, timings: list[RankTiming], *, is_unusual: bool) -> None:
+    def close(self, reports: Iterable[RankRound], state: State, *, is_unusual: bool) -> None:
         """`is_unusual`: something was found in the rounds at hand."""
+        timings = [timing for each in reports if (timing := self._timing(each, state)) is not None]
         if len(timings) < 2:
             return
         if len(self.rounds) == NUM_ROUNDS and not is_unusual:
@@ -65,6 +67,17 @@ class Counted:
 
     def usual_rounds(self) -> list[list[RankTiming]]:
         return [*self._begun, *self._earlier]
+
+    def _timing(self, report: RankRound, state: State) -> RankTiming | None:
+        """A step may take several rounds, and has all that was counted in them. What is before the first one is the
+        start of the job."""
+        joined = join(self._since_step.get(report.rank), msgspec.structs.replace(report, kinds=(), arrivals=()))
+        timing = counted(joined, _host_of(report.rank, state))
+        if timing is not None:
+            self._since_step[report.rank] = None
+        elif report.rank in self._since_step:
+            self._since_step[report.rank] = joined
+        return timing
 
 
 class Ballot:
@@ -139,8 +152,7 @@ class Ballot:
             self.unread[rank] = each.unread[:MAX_SENT]
             if each.arrivals:
                 self._pending[rank] = _bounded(join(self._pending.get(rank), each))
-        known = (counted(each, _host_of(rank, state)) for rank, each in reported.items())
-        self.counted.close([each for each in known if each is not None], is_unusual=self.is_unusual)
+        self.counted.close(reported.values(), state, is_unusual=self.is_unusual)
         measured = measure(list(self._pending.values()), ahead_s)
         self._say(reported)
         if len(measured.timings) < 2:

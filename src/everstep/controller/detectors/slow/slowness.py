@@ -75,6 +75,7 @@ class SlownessDetector:
         self._bad_at: dict[_Cause, float] = {}  # when it was last found in this generation
         self._told: set[_Cause] = set()
         self._rounds_in_a_row: Counter[_Cause] = Counter()  # in which it was found, up to now
+        self._of_kernel: set[_Cause] = set()  # that what the kernel counts has ever named
         self._refused: set[tuple[str, tuple[int, ...]]] = set()
         self._overloads: set[str] = set()  # machines of which that was said
         self._said = ""
@@ -113,6 +114,7 @@ class SlownessDetector:
         self._bad_at.clear()
         self._told.clear()
         self._rounds_in_a_row.clear()
+        self._of_kernel.clear()
         self._refused.clear()
         self._overloads.clear()
 
@@ -134,7 +136,9 @@ class SlownessDetector:
             return unnamed
         if not _may_tell(state):
             return None
-        self._bad_at |= dict.fromkeys(((rank, verdict.code) for rank in verdict.ranks), event.at)
+        # A slow rank is not fine again because it is now slow alone, or by another name.
+        told = [cause for cause in self._told if cause[0] in verdict.ranks]
+        self._bad_at |= dict.fromkeys([*told, *((rank, verdict.code) for rank in verdict.ranks)], event.at)
         link = self._slow_link(LINK_VOTES, is_slow=True) if verdict.code in UNEXPLAINED else None
         if link is not None and explains(link, verdict.ranks, self._ballot.rounds):
             return self._tell_news([self._congested(link, event.at)], event)
@@ -230,7 +234,9 @@ class SlownessDetector:
             return []
         robbed = self._robbed(rounds, usual, at)
         grown = [self._grown(each, at) for each in every_grown(rounds, usual, STARVED_VOTES, counted=True)]
-        return grown if robbed is None else [robbed, *grown]
+        found = grown if robbed is None else [robbed, *grown]
+        self._of_kernel.update((each.ranks[0], each.code) for each in found)
+        return found
 
     def _tell_news(self, verdicts: list[Verdict], event: RoundReported, *, is_vote: bool = True) -> AnomalyFound | None:
         """The first that was not told. Another cause of a rank must last: the first one moves more than its own part
@@ -239,7 +245,9 @@ class SlownessDetector:
         causes = list(dict.fromkeys((verdict.ranks[0], verdict.code) for verdict in verdicts))
         self._bad_at |= dict.fromkeys(causes, event.at)
         again = {each: self._rounds_in_a_row[each] + 1 for each in causes}
-        self._rounds_in_a_row = Counter(again if is_vote else self._rounds_in_a_row | again)
+        if not is_vote:  # the others were not looked for
+            again |= {each: num for each, num in self._rounds_in_a_row.items() if each not in self._of_kernel}
+        self._rounds_in_a_row = Counter(again)
         known = {rank for rank, _ in self._told}
         for verdict in verdicts:
             cause = (verdict.ranks[0], verdict.code)
