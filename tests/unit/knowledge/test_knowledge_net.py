@@ -297,3 +297,11 @@ def test_of_the_lines_that_were_harmless_not_too_many_are_kept():
     long = b"UserWarning: Error bars " + b"x" * net_module._MAX_KNOWN_BYTES
     assert net.lines(long + b"\n") == ([], [])
     assert all(long not in known for known in net._harmless.values())
+
+
+def test_a_line_that_is_printed_many_times_is_remembered_as_one():
+    net = Net(FEW)
+    lines = [b"UserWarning: Error bars of %0200d" % number for number in range(10)]
+    for line in lines:
+        assert net.lines(500 * (line + b"\n")) == ([], [])
+    assert set[bytes]().union(*net._harmless.values()) == set(lines)

@@ -161,7 +161,7 @@ class Net:
         return found
 
     def _remember(self, known: set[bytes], data: bytes, harmless: set[Span]) -> None:
-        new = [data[begin:end] for begin, end in harmless if end - begin <= _MAX_KNOWN_BYTES]
+        new = {data[begin:end] for begin, end in harmless if end - begin <= _MAX_KNOWN_BYTES}
         self._num_known += len(new)
         if self._num_known > _MAX_KNOWN:
             self._harmless.clear()
