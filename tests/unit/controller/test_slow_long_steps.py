@@ -109,6 +109,15 @@ def test_a_second_cause_that_comes_and_goes_does_not_add_up() -> None:
     assert [each.code for each in counted(watch, 87, 14, throttled_s=3.0, held=files)] == ["ES-S07"]
 
 
+def test_what_was_fine_for_a_minute_is_told_again_also_without_a_vote() -> None:
+    """Where no vote is ever held, a cause was told once in the life of the job."""
+    watch = SlownessDetector(Policy())
+    counted(watch, 1, 30)
+    for first in (31, 81):
+        assert [each.code for each in counted(watch, first, 20, throttled_s=3.0)] == ["ES-S09"]
+        assert counted(watch, first + 20, 30) == []
+
+
 def test_a_step_of_three_rounds_has_what_was_counted_in_all_of_them() -> None:
     """It said 8 s of 24 s: what a round without a step had counted was of no step."""
     watch = SlownessDetector(Policy())

@@ -132,7 +132,7 @@ class SlownessDetector:
         self._ballot.is_unusual = verdict.code != "ES-S00"
         if verdict.code == "ES-S00":
             unnamed = self._unnamed(event) if _may_tell(state) else None
-            self._told = {each for each in self._told if abs(event.at - self._bad_at.get(each, event.at)) < FINE_S}
+            self._told -= self._fine(event.at)
             return unnamed
         if not _may_tell(state):
             return None
@@ -247,6 +247,7 @@ class SlownessDetector:
         again = {each: self._rounds_in_a_row[each] + 1 for each in causes}
         if not is_vote:  # the others were not looked for
             again |= {each: num for each, num in self._rounds_in_a_row.items() if each not in self._of_kernel}
+            self._told -= self._fine(event.at) & self._of_kernel
         self._rounds_in_a_row = Counter(again)
         known = {rank for rank, _ in self._told}
         for verdict in verdicts:
@@ -256,6 +257,10 @@ class SlownessDetector:
                 self._told.add(cause)
                 return AnomalyFound(at=event.at, generation=event.generation, verdict=verdict)
         return None
+
+    def _fine(self, at: float) -> set[_Cause]:
+        """Told, and not found for a minute."""
+        return {each for each in self._told if abs(at - self._bad_at.get(each, at)) >= FINE_S}
 
     def _starved(self, at: float) -> Verdict | None:
         found = self._starving(STARVED_ROUNDS, STARVED_VOTES)
