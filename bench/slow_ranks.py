@@ -68,7 +68,8 @@ class Told:
     sentence: str = ""
     after_s: float | None = None
     has_cause: bool = False
-    evicted: int = 0
+    evicted: int = 0  # from the fault on
+    evicted_early: int = 0  # before anything was wrong
     load: float = 0.0
     round_s: float = 0.0  # as measured: rounds with too few steps are joined
     overload: str = ""  # what was said of the machine
@@ -246,7 +247,7 @@ def _hurt(
     early = [event["verdict"] for event in journal.events("AnomalyFound")]
     told.innocents = [verdict["sentence"] for verdict in early if verdict["ranks"]]
     known, began = len(early), time.monotonic()
-    num_evicted = len(journal.actions("EvictNode"))  # a standby, say, that was silent on a busy machine
+    told.evicted_early = len(journal.actions("EvictNode"))  # a standby, say, that was silent on a busy machine
     with cause(hurt):
 
         def is_named() -> bool:
@@ -263,7 +264,7 @@ def _hurt(
             more = [event["verdict"] for event in journal.events("AnomalyFound")[num_known:]]
             told.later = [verdict["sentence"] for verdict in more if verdict["ranks"]]
     told.binds = hurt.binds
-    told.evicted = len(journal.actions("EvictNode")) - num_evicted
+    told.evicted = len(journal.actions("EvictNode")) - told.evicted_early
     every = [event["verdict"]["sentence"] for event in journal.events("AnomalyFound")]
     told.overload = next((sentence for sentence in every if OVERLOAD in sentence), "")
     return told
@@ -328,6 +329,7 @@ def _line(told: Told) -> str:
     cause = "cause named" if told.has_cause else "cause NOT named"
     after = "-" if told.after_s is None else f"{told.after_s:.1f} s"
     early = f"; before the fault: {told.innocents}" if told.innocents else ""
+    early += f"; evicted before the fault: {told.evicted_early}" if told.evicted_early else ""
     early += f"; and later: {told.later}" if told.later else ""
     early += "" if told.binds else "; the fault did not bind"
     early += f"; load {told.load:.0f}, rounds of {told.round_s:.0f} s{', overload said' * bool(told.overload)}"
@@ -344,8 +346,10 @@ def _report(results: Sequence[Told], kinds: Sequence[str]) -> str:
         only_overload = sum(bool(told.overload) and not told.ranks for told in of_kind)
         later = sum(len(told.later) for told in of_kind)
         rows.append([kind, str(len(of_kind)), str(right_ranks), str(causes), str(only_overload), str(innocents),
-                     str(later), str(sum(told.evicted for told in of_kind))])  # fmt: skip
-    heads = ["cause", "runs", "rank", "rank and cause", "only overload", "said while healthy", "said later", "evicted"]
+                     str(later), str(sum(told.evicted for told in of_kind)),
+                     str(sum(told.evicted_early for told in of_kind))])  # fmt: skip
+    heads = ["cause", "runs", "rank", "rank and cause", "only overload", "said while healthy", "said later", "evicted",
+             "evicted while healthy"]  # fmt: skip
     return table(heads, rows)
 
 
