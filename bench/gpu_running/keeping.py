@@ -40,8 +40,9 @@ class Keeping:
 
     def write(self) -> None:
         document = {"about": self._about, "parts": [dataclasses.asdict(part) for part in self.parts]}
-        _replace(self._folder / "gpu.json", json.dumps(document, indent=1) + "\n")
+        # The table first: whoever finds a figure in gpu.json finds it there as well, also when this is killed between.
         _replace(self._folder / "gpu.md", table(self._about, self.parts))
+        _replace(self._folder / "gpu.json", json.dumps(document, indent=1) + "\n")
 
     def append_log(self, part: Kept, outputs: list[Path]) -> None:
         """The last words of each of a part's processes, in gpu.log."""

@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 import gpu
 from gpu_running import interpreter, parts, wheels
-from gpu_running.keeping import Kept, table
+from gpu_running.keeping import Keeping, Kept, table
 from gpu_running.part import Report
 
 BENCH = Path(gpu.__file__).parent
@@ -119,6 +119,25 @@ def test_a_command_that_is_killed_leaves_what_it_had(tmp_path):
     running.wait()
     assert json.loads(kept.read_text())["parts"][0]["state"] == "running"
     assert "| Hanging | before | 1 |" in (tmp_path / "out/gpu.md").read_text()
+
+
+def test_what_the_record_says_stands_in_the_table_also_when_it_is_killed_between(tmp_path, monkeypatch):
+    kept = Kept("hanging", "Hanging")
+    kept.figures.append({"name": "before", "value": 1, "unit": "", "goal": "", "met": None, "note": ""})
+    Keeping(tmp_path, {}, [kept]).write()
+    kept.figures[0]["value"] = 2
+    replace = Path.replace
+
+    def is_killed_then(path, target):
+        replace(path, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", is_killed_then)
+    with pytest.raises(KeyboardInterrupt):
+        Keeping(tmp_path, {}, [kept]).write()
+    (recorded,) = json.loads((tmp_path / "gpu.json").read_text())["parts"]
+    assert recorded["figures"][0]["value"] == 1
+    assert "| Hanging | before | 2 |" in (tmp_path / "gpu.md").read_text()
 
 
 def test_without_a_gpu_it_says_so_in_one_line(capsys, monkeypatch, tmp_path):
