@@ -213,6 +213,7 @@ class RankRound(msgspec.Struct, frozen=True, kw_only=True):
     rivals: str = ""  # which processes run on its CPU while it waits for one, in words
     # seconds in which its data was on its way to another machine, on the connection where it took longest
     send_s: float | None = None
+    send_share: float | None = None  # of the time since the look before, also in a round without a step
     sent: str = ""  # to which peer and how fast, in words
     lost: int | None = None  # segments that it sent again on that connection
     unread: str = ""  # which peers have no room for what it sends, in words

@@ -285,11 +285,14 @@ class SlowRounds:
 
 def _with_sent(found: list[RankRound], alive: list[Worker], sent: dict[int, Sent]) -> list[RankRound]:
     known = {worker.rank: sent[worker.pid] for worker in alive if worker.pid in sent}
-    return [_told(each, known[each.rank]) if each.rank in known and each.arrivals else each for each in found]
+    return [_told(each, known[each.rank]) if each.rank in known else each for each in found]
 
 
 def _told(each: RankRound, sent: Sent) -> RankRound:
-    return msgspec.structs.replace(each, send_s=sent.busy_s, sent=sent.says, lost=sent.lost, unread=sent.unread)
+    """Of a rank without a step too: where a link loses much, steps do not end."""
+    return msgspec.structs.replace(
+        each, send_s=sent.busy_s, send_share=sent.share, sent=sent.says, lost=sent.lost, unread=sent.unread
+    )
 
 
 def _of_device(pid: int) -> tuple[DeviceOp, ...]:

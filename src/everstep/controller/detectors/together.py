@@ -19,6 +19,7 @@ from everstep.controller.detectors.hangs import HangDetector
 from everstep.controller.detectors.links import LinkReports
 from everstep.controller.detectors.losses import LossNotes
 from everstep.controller.detectors.numbers import NumberDetector
+from everstep.controller.detectors.slow.losing import LossyLinkDetector
 from everstep.controller.detectors.slow.slowness import SlownessDetector
 from everstep.core.restore.trust import DIFFERENT
 from everstep.core.state.policy import Policy
@@ -67,6 +68,7 @@ class Detectors:
             LossNotes(),
             GroupDetector(),
             self.slowness,
+            LossyLinkDetector(policy, self.links, self.slowness),
             self.collectives,
         )
 

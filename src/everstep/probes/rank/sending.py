@@ -34,6 +34,7 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     """By the connection on which data was on its way for longest."""
 
     busy_s: float
+    share: float  # of the time since the look before
     says: str  # "9.2 s of 10 s to 10.77.0.3, 1.2 MB/s, 3 segments sent again"
     lost: int = 0  # segments that were sent again on it
     unread: str = ""  # by the one whose other end was full for longest: "for 9 s of 10 s there was no room at ..."
@@ -75,7 +76,7 @@ def _busiest(before: dict[int, Connection], after: dict[int, Connection], window
     lost = max(0, b.retransmits - a.retransmits)
     again = f", {lost} segments sent again" if lost else ""
     says = f"{busy_s:.2g} s of {window_s:.2g} s to {b.peer}, at {rate:.2g} MB/s{again}"
-    return Sent(busy_s=busy_s, says=says, lost=lost, unread=_unread(pairs, window_s))
+    return Sent(busy_s=busy_s, share=busy_s / window_s, says=says, lost=lost, unread=_unread(pairs, window_s))
 
 
 def _unread(pairs: Iterable[tuple[Connection, Connection]], window_s: float) -> str:

@@ -93,6 +93,13 @@ class SlownessDetector:
         """By how much the clocks of ranks are ahead; empty on one machine."""
         return self._clocks.ahead_s(state)
 
+    def note_explained(self, rank: int, code: str, at: float) -> bool:
+        """Another detector has found why this rank is slow. False: that was said already."""
+        is_news = (rank, code) not in self._told
+        self._bad_at[rank, code] = at
+        self._told.add((rank, code))
+        return is_news
+
     def take(self, event: object, state: State) -> tuple[AnomalyFound, ...]:
         if not self._is_on or not isinstance(event, RoundReported | SignalsReported):
             return ()
