@@ -1,5 +1,6 @@
 """What a process waits for, asked of the kernel, on real processes."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from everstep.analyzer.hangs.signals import WaitsOn
 from everstep.probes.process import Usage, descendants, usage
 from everstep.probes.rank import waiting as probe
+from everstep.probes.rank.file_locks import holders_in
 from everstep.probes.rank.rank_wait import find_wait
 from everstep.probes.rank.waiting import Wait
 
@@ -82,10 +84,30 @@ def test_a_timer_says_when_it_ends(waiting):
 
 
 def test_a_file_lock_that_somebody_else_holds(waiting, tmp_path):
-    path = tmp_path / "lock"
+    path, me = tmp_path / "lock", f"{Path('/proc/self/comm').read_text().strip()} (pid {os.getpid()})"
     take = f"import fcntl; f = open({str(path)!r}, 'w'); fcntl.flock(f, 2); "
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        found = waiting(take, f"waits for a lock on {path}, held by {me}")
+        assert (found.on, found.what) == (WaitsOn.OUTSIDE, f"waits for a lock on {path}, held by {me}")
     assert waiting(take + "import time; time.sleep(60)", "sleeps").on is WaitsOn.OUTSIDE
-    assert waiting(take, f"waits for a lock on {path}").on is WaitsOn.OUTSIDE
+
+
+def test_who_holds_a_lock_is_found_by_its_number():
+    table = """\
+1: POSIX  ADVISORY  WRITE 40 08:01:7 0 EOF
+12: FLOCK  ADVISORY  WRITE 501 08:01:131 0 EOF
+12: -> FLOCK  ADVISORY  WRITE 502 08:01:131 0 EOF
+13: FLOCK  ADVISORY  READ  601 08:01:132 0 EOF
+13: FLOCK  ADVISORY  READ  602 08:01:132 0 EOF
+13: -> FLOCK  ADVISORY  WRITE 603 08:01:132 0 EOF
+14: OFDLCK ADVISORY  WRITE -1 08:01:133 0 EOF
+14: -> OFDLCK ADVISORY  WRITE 701 08:01:133 0 EOF
+"""
+    assert holders_in(table, 502) == [501]
+    assert holders_in(table, 603) == [601, 602]
+    assert holders_in(table, 701) == [], "a lock of an open file belongs to no process"
+    assert holders_in(table, 501) == []
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ import msgspec
 
 from everstep.analyzer.hangs.signals import WaitsOn
 from everstep.linux import proc
+from everstep.probes.rank import file_locks
 
 _READ, _POLL, _SELECT, _EPOLL, _SLEEP, _FUTEX, _LOCK, _CHILD, _CONNECT = (
     "read", "poll", "select", "epoll", "sleep", "futex", "lock", "child", "connect",
@@ -104,13 +105,18 @@ def _own_wait(pid: int, tid: int | None = None) -> Wait | None:
         case "futex":
             return _TIMED if args[3] else None
         case "lock":
-            return Wait(what=f"waits for a lock on {_target(pid, args[0])}")
+            return Wait(what=_of_lock(pid, args[0]))
         case "connect":
             return Wait(what="waits for a connection")
         case "child":
             return _INSIDE
         case _:
             return None
+
+
+def _of_lock(pid: int, fd: int) -> str:
+    holder = file_locks.held_by(pid)
+    return f"waits for a lock on {_target(pid, fd)}" + (f", held by {holder}" if holder else "")
 
 
 def _of_fd(pid: int, fd: int) -> Wait | None:
