@@ -10,6 +10,7 @@ from everstep.analyzer.numbers.alerts import SeenAlert, cause_among, verdict_on
 from everstep.analyzer.observations.words import seconds
 from everstep.analyzer.rank_exit import (
     action_of,
+    broke_its_own,
     classify,
     describe,
     evidences,
@@ -277,6 +278,9 @@ def _contact_verdict(facts: FaultFacts, failures: list[Exit]) -> Verdict:
     outside = [e for e in failures if lost_a_service(e)]
     if outside:
         return _exit_verdict(facts, outside[0], outside)
+    own = next((e for e in failures if broke_its_own(e) is not None), None)
+    if own is not None:
+        return _own_socket_verdict(facts, own)
     ranks = tuple(e.rank for e in failures)
     at = fault_time(failures[0]) if failures else facts.at
     if failures:
@@ -294,6 +298,15 @@ def _contact_verdict(facts: FaultFacts, failures: list[Exit]) -> Verdict:
         at=at,
         evidence=evidences(failures, facts.nodes),
     )
+
+
+def _own_socket_verdict(facts: FaultFacts, own: Exit) -> Verdict:
+    """The verdict when no rank failed for another reason, and one used a connection that is none of the job's: the
+    others lost theirs to it. Who closed it stays a guess."""
+    found = _exit_verdict(facts, own, [own])
+    sentence = f"{found.sentence}; that connection is the program's own, none between ranks"
+    blame = broke_its_own(own) or Blame.UNKNOWN
+    return msgspec.structs.replace(found, sentence=sentence, blame=blame, confidence=Confidence.LOW)
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

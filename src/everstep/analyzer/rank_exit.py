@@ -49,6 +49,24 @@ _ENDS_ONLY = frozenset({"ES-TD14", "ES-TD16", "ES-PY20", *(f"ES-ST{number}" for 
 _SHELL_SIGNALS = 128
 """A shell that reports a signal of its child ends with this much more than the signal's number."""
 
+_LOADER_KILLED = re.compile(
+    r"DataLoader worker \(pid(?:\(s\))? (\d{1,9})[\d, ]{0,200}\) is killed by signal: "
+    r"(Killed|Terminated|Hangup|Interrupt|Quit)\b"
+)
+"""What torch raises when a worker of its data loader is gone by a signal that no process sends itself."""
+
+_OWN_SOCKET = {
+    "ConnectionResetError": Blame.NETWORK,
+    "ConnectionAbortedError": Blame.NETWORK,
+    "ConnectionRefusedError": Blame.NETWORK,
+    "BrokenPipeError": Blame.UNKNOWN,
+}
+"""What Python raises when the other end of a socket or pipe is gone. The job's own connections are in native code,
+which raises other classes. A broken pipe may be one to a process of the program's own."""
+
+_BY_PEER = "by peer"  # the C library says so of any socket
+_FRAME = re.compile(r'^\s*File "([^"\n]{1,400})", line (\d{1,8}), in ', re.MULTILINE)
+
 _CANNOT_RUN = frozenset({"SyntaxError", "IndentationError", "TabError", "ModuleNotFoundError", "ProgramNotFound"})
 
 
@@ -125,6 +143,28 @@ def lost_a_service(exit_: Exit) -> bool:
     return found is not None and found.component == "network" and exit_.error is not None and _is_in(found, exit_.error)
 
 
+def killed_loader(error: ErrorReport | None) -> tuple[int, str] | None:
+    """Process id and signal of the data loader's worker that was killed from outside, if that is what was raised."""
+    found = None if error is None else _LOADER_KILLED.search(f"{error.message}\n{error.traceback}")
+    return None if found is None else (int(found[1]), found[2])
+
+
+def broke_its_own(exit_: Exit) -> Blame | None:
+    """The party behind a broken socket or pipe that is none of the job's: the program's own line used it. None: it may
+    be one between ranks, or its traceback is not there."""
+    error = exit_.error
+    if (
+        error is None
+        or error.kind.rpartition(".")[2] not in _OWN_SOCKET
+        or _OF_JOB.search(error.message.replace(_BY_PEER, ""))
+    ):
+        return None
+    frames = _FRAME.findall(error.traceback)
+    if not frames or f"{frames[-1][0].rpartition('/')[2]}:{frames[-1][1]}" != error.place:
+        return None
+    return _OWN_SOCKET[error.kind.rpartition(".")[2]]
+
+
 def fault_time(exit_: Exit) -> float:
     """When the rank's own trouble began: when it raised, if it said so; when it ended, otherwise."""
     if exit_.error is not None and exit_.error.at is not None:
@@ -161,6 +201,9 @@ def signal_name(number: int) -> str:
 
 def classify(cause: Exit, causes: list[Exit], num_ranks: int) -> tuple[str, Blame, Confidence, str]:
     """Code, blame, confidence, and what to add to the sentence."""
+    worker = killed_loader(cause.error)
+    if worker is not None:
+        return _of_loader(worker[1], cause)
     named = _named(cause)
     is_alone = num_ranks > 1 and len({e.rank for e in causes if same_fault(cause, e)}) < 2
     if named is not None:
@@ -191,6 +234,15 @@ def classify(cause: Exit, causes: list[Exit], num_ranks: int) -> tuple[str, Blam
     is_own = cause.code is not None and 0 < cause.code < _SHELL_SIGNALS
     blame = Blame.USER if is_own else Blame.UNKNOWN
     return "ES-P01", blame, Confidence.LOW if is_own else Confidence.MEDIUM, " and left no report"
+
+
+def _of_loader(signal: str, cause: Exit) -> tuple[str, Blame, Confidence, str]:
+    what = "; a worker of its data loader was killed"
+    if cause.oom is not None:
+        return "ES-P03", Blame.USER, Confidence.HIGH, f"{what} for lack of memory ({cause.oom.source})"
+    if signal == "Killed":
+        return "ES-P09", Blame.OPERATOR, Confidence.MEDIUM, f"{what} from outside; no sign of lack of memory"
+    return "ES-P02", Blame.OPERATOR, Confidence.MEDIUM, f"{what}, by a signal that comes from outside"
 
 
 def shell_signal(exit_: Exit) -> int | None:

@@ -81,7 +81,7 @@ CODES: dict[str, Code] = {
             name="peers-lost-contact",
             blame="unknown",
             means="Ranks ended because a connection to another rank broke, "
-            "and no rank ended first for a reason of its own.",
+            "and no rank ended first for a reason of its own. A rank whose own socket or pipe broke is named (ES-U01).",
             everstep_does=_RESTART,
             confirm="everstep logs --first-error; network counters of the machines named.",
             you_do="Once: nothing. Again between the same machines: suspect the network between them.",
@@ -100,8 +100,8 @@ CODES: dict[str, Code] = {
             code="ES-P09",
             name="worker-killed",
             blame="operator",
-            means="A rank was ended by SIGKILL, and neither the kernel log nor the cgroup shows lack of memory: "
-            "a user or a program sent it. Ranks that were killed together are all named.",
+            means="A rank, or a worker of its data loader, was ended by SIGKILL, and neither the kernel log nor the "
+            "cgroup shows lack of memory: a user or a program sent it. Ranks that were killed together are all named.",
             everstep_does=_RESTART,
             confirm="Scheduler's log, audit log, other tools on the machine (earlyoom, systemd-oomd log elsewhere).",
             you_do="Find the sender if it happens again.",

@@ -148,8 +148,9 @@ class OomWatch:
             self._cgroup = cgroup
             self._kills_before = cgroup.num_kills()
 
-    def evidence(self) -> OomEvidence | None:
-        """Why the SIGKILL that ended the process is believed to be the kernel's; None if it is not."""
+    def evidence(self, child: int | None = None) -> OomEvidence | None:
+        """Why the SIGKILL that ended the process, or a child of it, is believed to be the kernel's; None if it is
+        not."""
         before, now = self._kills_before, self._cgroup.num_kills() if self._cgroup is not None else None
         counted = before is not None and now is not None
         struck = counted and now != before
@@ -157,7 +158,7 @@ class OomWatch:
         machine_struck = machine_now is None or machine_now != self._machine_before
         if not struck and not machine_struck:
             return None  # nobody was killed on the whole machine
-        line = self._await_line() if self._log.is_readable else ""
+        line = self._await_line(child or self._pid) if self._log.is_readable else ""
         if line:
             return OomEvidence(source="kernel log", line=line)
         if struck and self._cgroup is not None and not self._log.is_readable:
@@ -166,10 +167,10 @@ class OomWatch:
             return OomEvidence(source=f"{self._cgroup.counter_name} {before} -> {now}")
         return None
 
-    def _await_line(self) -> str:
+    def _await_line(self, pid: int) -> str:
         deadline = time.monotonic() + _LOG_WAIT_S
         while True:
-            line = self._log.victim_line(self._pid)
+            line = self._log.victim_line(pid)
             if line or time.monotonic() > deadline:
                 return line
             time.sleep(0.002)

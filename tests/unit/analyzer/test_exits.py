@@ -271,3 +271,72 @@ def test_an_exception_that_names_another_party_is_not_the_programs(kind: str, me
     finding = end_of_rank("", error, rank=2, at=100.0)
     verdict = judge(facts(Exit(rank=2, at=100.0, code=1, error=error, finding=finding)))
     assert (verdict.code, verdict.blame) == (code, blame)
+
+
+LOADER = "DataLoader worker (pid 4711) is killed by signal: {}. "
+CHAINED = (
+    "Traceback (most recent call last):\n"
+    '  File "/e/lib/python3.12/site-packages/torch/utils/data/dataloader.py", line 1251, in _try_get_data\n'
+    "    data = self._data_queue.get(timeout=timeout)\n"
+    "RuntimeError: " + LOADER + "\n\nThe above exception was the direct cause of the following exception:\n\n"
+    "Traceback (most recent call last):\n"
+    '  File "/job/train.py", line 7, in main\n    for batch in loader:\n'
+    "RuntimeError: DataLoader worker (pid(s) 4711) exited unexpectedly"
+)
+
+
+def lost_its_loader(signal: str, oom: OomEvidence | None = None) -> Exit:
+    message = "DataLoader worker (pid(s) 4711) exited unexpectedly"
+    error = ErrorReport(
+        kind="RuntimeError", message=message, traceback=CHAINED.format(signal), place="train.py:7", at=100.0
+    )
+    return Exit(rank=1, at=100.5, code=1, error=error, oom=oom, finding=end_of_rank("", error, rank=1, at=100.0))
+
+
+@pytest.mark.parametrize(("signal", "code"), [("Killed", "ES-P09"), ("Terminated", "ES-P02"), ("Hangup", "ES-P02")])
+def test_a_data_loaders_worker_that_was_killed_from_outside_is_not_the_programs_fault(signal, code):
+    verdict = judge(facts(lost_its_loader(signal), peer_gone(0, 100.2)))
+    assert (verdict.code, verdict.blame, verdict.ranks) == (code, Blame.OPERATOR, (1,))
+    assert "a worker of its data loader was killed" in verdict.sentence
+
+
+def test_a_data_loaders_worker_that_the_kernel_killed_for_memory_is_told_so():
+    oom = OomEvidence(source="kernel log", line="Out of memory: Killed process 4711 (python)")
+    verdict = judge(facts(lost_its_loader("Killed", oom)))
+    assert (verdict.code, verdict.blame) == ("ES-P03", Blame.USER)
+    assert "kernel log" in verdict.sentence
+
+
+def test_a_data_loaders_worker_that_crashed_stays_the_programs():
+    assert judge(facts(lost_its_loader("Segmentation fault"))).code not in ("ES-P02", "ES-P09")
+
+
+def broke(rank: int, at: float, kind: str, message: str, frame: str = "/job/feed.py") -> Exit:
+    place = "feed.py:31"
+    trace = (
+        f'Traceback (most recent call last):\n  File "{frame}", line 31, in push\n    link.send(x)\n{kind}: {message}'
+    )
+    error = ErrorReport(kind=kind, message=message, traceback=trace, place=place, at=at)
+    return Exit(rank=rank, at=at, code=1, error=error, finding=end_of_rank("", error, rank=rank, at=at))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "blame"),
+    [
+        ("ConnectionResetError", "[Errno 104] Connection reset by peer", Blame.NETWORK),
+        ("ConnectionRefusedError", "[Errno 111] Connection refused", Blame.NETWORK),
+        ("BrokenPipeError", "[Errno 32] Broken pipe", Blame.UNKNOWN),
+    ],
+)
+def test_a_broken_socket_of_the_programs_own_is_the_cause_of_what_peers_lost(kind, message, blame):
+    verdict = judge(facts(peer_gone(0, 99.9), broke(2, 100.0, kind, message), peer_gone(1, 100.1)))
+    assert (verdict.code, verdict.ranks, verdict.node, verdict.blame) == ("ES-U01", (2,), "n1", blame)
+    assert "the program's own, none between ranks" in verdict.sentence
+
+
+def test_a_socket_that_may_be_one_between_ranks_stays_without_a_party():
+    between = broke(2, 100.0, "ConnectionResetError", "[Errno 104] recv from rank 1: Connection reset by peer")
+    library = broke(2, 100.0, "ConnectionResetError", "[Errno 104] reset", frame="/lib/multiprocessing/connection.py")
+    for doubtful in (between, library):
+        verdict = judge(facts(doubtful, peer_gone(1, 100.1)))
+        assert (verdict.code, verdict.blame) == ("ES-P07", Blame.UNKNOWN)

@@ -24,6 +24,7 @@ from everstep.agent.ranks.watch_link import WatchLink
 from everstep.agent.streams.paths import Paths
 from everstep.agent.streams.spool import Spool
 from everstep.agent.versions.placing import Placed
+from everstep.analyzer.rank_exit import killed_loader
 from everstep.linux.children import Ended
 from everstep.model.facts import Exit, RankAccount
 from everstep.probes.oom import KernelLog, OomWatch
@@ -139,7 +140,8 @@ class Worker:
             error = msgspec.structs.replace(error, at=None if self.stopped_at is None else ended.at)
         had_failed = error is not None and (error.at is None or self.stopped_at is None or error.at < self.stopped_at)
         is_killed = ended.signal == signal.SIGKILL and not self.was_killed  # by another process, whatever we had sent
-        oom = self.oom.evidence() if is_killed else None
+        child = killed_loader(error)
+        oom = self.oom.evidence(child[0] if child is not None else None) if is_killed or child is not None else None
         self._spool.drain()
         rest = self._spool.rest(self.paths.stderr, exits.MAX_WORDS_BYTES)
         words = exits.last_words(self.paths.stderr, self.last_words.begin(ended.at), rest)
