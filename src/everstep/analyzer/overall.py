@@ -16,6 +16,10 @@ from everstep.analyzer.slowness.slow import judge_history
 from everstep.model.verdict import Blame, Confidence, Evidence
 
 _NO_HANG = ("ES-H00", "ES-H15")
+_MISMATCHES, _MISMATCH = ("ES-H03", "ES-H04"), "nccl_trunc"
+_WORSE_THAN_SLOW = "ES-N"
+_OF_ITS_RANK = frozenset({"elastic_signal", "elastic_child_failed", "process_lost"})
+"""Consequences that tell how the rank itself ended. In all others it only speaks of what it noticed of others."""
 
 
 def overall(case: Case, series: Mapping[str, Sequence[Point]], known: Sequence[Known] = ()) -> Diagnosis:
@@ -29,6 +33,9 @@ def overall(case: Case, series: Mapping[str, Sequence[Point]], known: Sequence[K
         return _after_training(last, known, hang)
     logged = [finding for name, points in sorted(series.items()) for finding in _of_log(name, points, case.at)]
     logged.sort(key=lambda finding: finding.code)  # N before S: numbers that are wrong are worse than slow ones
+    said = next((each for each in known if each.is_consequence), None)
+    if said is not None and hang.verdict.code == "ES-H15" and not _are_numbers_wrong(logged):
+        return _by_consequence(said, known, hang)
     if not logged:
         return hang
     if hang.verdict.code not in _NO_HANG:
@@ -51,9 +58,15 @@ def overall(case: Case, series: Mapping[str, Sequence[Point]], known: Sequence[K
 def _explains(cause: Known, hang: Diagnosis) -> bool:
     """A fault that names itself explains why others wait, unless records prove another reason."""
     found = hang.verdict
+    if found.code in _MISMATCHES and cause.name == _MISMATCH:
+        return False  # the same line: it is of two ranks, and says nothing against the one that printed it
     if found.code in _NO_HANG or found.confidence is Confidence.LOW:
         return True
     return cause.is_root and found.confidence is not Confidence.HIGH
+
+
+def _are_numbers_wrong(logged: Sequence[Finding]) -> bool:
+    return bool(logged) and logged[0].code.startswith(_WORSE_THAN_SLOW)
 
 
 def _after_training(last: Known, known: Sequence[Known], hang: Diagnosis) -> Diagnosis:
@@ -96,6 +109,23 @@ def _by_signature(cause: Known, known: Sequence[Known], hang: Diagnosis) -> Diag
     others = hang.findings if hang.verdict.code not in _NO_HANG else ()
     first = Finding(code=cause.code, sentence=verdict.sentence, confidence=verdict.confidence, ranks=cause.ranks)
     return msgspec.structs.replace(hang, verdict=verdict, group=None, findings=(first, *others))
+
+
+def _by_consequence(said: Known, known: Sequence[Known], hang: Diagnosis) -> Diagnosis:
+    """The logs hold only what followed. Then at least that is said; a rank is named only for its own end."""
+    who = f"{ranks_text(said.ranks)}: " if said.ranks else ""
+    verdict = msgspec.structs.replace(
+        hang.verdict,
+        code=said.code,
+        sentence=f'{who}{said.title} ("{said.text[:160].strip()}"); what brought it about is not in these logs.',
+        blame=said.blame,
+        confidence=Confidence.LOW,
+        ranks=said.ranks if said.name in _OF_ITS_RANK else (),
+        place=said.place,
+        evidence=(*_told(known, hang), *hang.verdict.evidence),
+    )
+    first = Finding(code=said.code, sentence=verdict.sentence, confidence=verdict.confidence, ranks=verdict.ranks)
+    return msgspec.structs.replace(hang, verdict=verdict, group=None, findings=(first,))
 
 
 def _of_log(name: str, points: Sequence[Point], at: float) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from everstep.analyzer.observations.known import Known
 from everstep.knowledge.causality.finished import is_teardown
+from everstep.knowledge.causality.linking import WENT_ON_LINES
 from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
 from everstep.knowledge.findings import Finding
 from everstep.knowledge.live import built_in
@@ -31,8 +32,12 @@ class KnownLines:
             return ()
         ordered = rank_findings(self._matcher.finish())
         cause = choose_verdict(ordered).finding
-        by_code = {f.code: f for f in reversed(ordered) if _says_something(f)}
-        told = [f for f in ordered if by_code.get(f.code) is f and (cause is None or f.code != cause.code)]
+        by_code: dict[str, Finding] = {}
+        for finding in ordered:  # of several with one code the first, and the first that says its rank
+            known = by_code.get(finding.code)
+            if _says_something(finding) and (known is None or (finding.ranks and not known.ranks)):
+                by_code[finding.code] = finding
+        told = [f for f in by_code.values() if cause is None or f.code != cause.code]
         first = [_known(cause, is_cause=True)] if cause is not None else []
         return (*first, *(_known(finding) for finding in told[:MAX_KNOWN]))
 
@@ -41,6 +46,14 @@ def _says_something(finding: Finding) -> bool:
     if is_teardown(finding):
         return True
     return finding.severity is not Severity.INFO and finding.role is not Role.RECOVERY
+
+
+def _is_consequence(finding: Finding) -> bool:
+    if finding.role is not Role.CASCADE or finding.severity is Severity.INFO:
+        return False
+    return (
+        not (finding.moved_on or finding.is_warning or finding.finished_line) and finding.lines_after <= WENT_ON_LINES
+    )
 
 
 def _known(finding: Finding, *, is_cause: bool = False) -> Known:
@@ -58,6 +71,7 @@ def _known(finding: Finding, *, is_cause: bool = False) -> Known:
         ranks=finding.ranks[:64],
         place=finding.place,
         is_root=finding.role is Role.ROOT,
+        is_consequence=_is_consequence(finding),
         is_cause=is_cause,
         finished_line=finding.finished_line if is_teardown(finding) else 0,
     )

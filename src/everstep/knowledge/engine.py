@@ -5,6 +5,7 @@ matching patterns in one pass, and it is maintained with wheels for every platfo
 garbage is no special case. Called by `loading` (to refuse bad patterns) and `matcher`.
 """
 
+import re
 import threading
 from collections.abc import Iterable
 from functools import lru_cache
@@ -43,6 +44,12 @@ _CALM = (
     rb"|level=(?:info|debug)|\bNCCL (?:INFO|TRACE)\b|^\[?I\d{3,4} |\[I [\w./]{1,80}\.(?:cpp|cc|h|hpp|cu)\b"
 )
 """A program logged this line as information: whatever words it contains, nothing failed."""
+
+
+_QUOTED = re.compile(
+    rb"(?i)\b(?:last|original|underlying|inner|root) (?:error|exception|cause)(?: (?:was|is))?: (?=\S)"
+)
+"""Behind it a program that gave up repeats what a library had told it."""
 
 
 @lru_cache(maxsize=1)
@@ -134,7 +141,18 @@ class Engine:
         self, line: bytes, message: bytes, *, in_traceback: bool = False, from_kernel: bool = False
     ) -> Signature | None:
         """The most specific signature of a line. `message` is the line without stamps and tags. What the line supposes
-        about itself counts only if what it reports says nothing."""
+        about itself counts only if what it reports says nothing; an error that it quotes, if that says more."""
+        found = self._said(line, message, in_traceback=in_traceback, from_kernel=from_kernel)
+        quoted = _QUOTED.search(message)
+        if quoted is None:
+            return found
+        inner = message[quoted.end() :]
+        told = self._match(inner, inner, in_traceback=in_traceback, from_kernel=from_kernel)
+        if told is None or told.is_unknown or (found is not None and told.specificity <= found.specificity):
+            return found
+        return told
+
+    def _said(self, line: bytes, message: bytes, *, in_traceback: bool, from_kernel: bool) -> Signature | None:
         reported = self._tone.reported(message)
         if reported and len(reported) < len(message):
             said = line[: len(line) - (len(message) - len(reported))] if line.endswith(message) else reported
@@ -168,6 +186,10 @@ class Engine:
                 continue
             best = signature
         return best
+
+    def is_warning(self, line: bytes) -> bool:
+        """Whether this line was logged as a warning, and not by a library that logs its errors so."""
+        return self._tone.is_warning(line[:_LEVEL_WITHIN_BYTES])
 
     def is_source(self, message: bytes) -> bool:
         """Whether this is printed source. `message` begins with its first visible character."""

@@ -361,7 +361,15 @@ class Matcher:
             return
         rank = part.rank if part.rank is not None else rank_in(part.message)
         when, kernel = self._when(stream, part), part.from_kernel and not self.is_of_program
-        self._add(stream, signature, part.message or raw, rank, when, from_kernel=kernel)
+        self._add(
+            stream,
+            signature,
+            part.message or raw,
+            rank,
+            when,
+            from_kernel=kernel,
+            is_warning=self._engine.is_warning(raw),
+        )
 
     def _joins_switch_event(self, stream: _Stream, signature: Signature, raw: bytes) -> bool:
         """Detail lines repeat the number of the event line before them: one fault, not four."""
@@ -397,6 +405,7 @@ class Matcher:
         from_kernel: bool = False,
         is_exception: bool = False,
         is_chained: bool = False,
+        is_warning: bool = False,
     ) -> tuple[str, ...] | None:
         """The key of the finding; None: there is no room for one more."""
         key = self._fold.add(
@@ -410,6 +419,7 @@ class Matcher:
             from_kernel=from_kernel,
             is_exception=is_exception,
             is_chained=is_chained,
+            is_warning=is_warning,
             finished_line=stream.finish.line_before(stream.data, stream.at),
         )
         if key is not None and (key in stream.watches or len(stream.watches) < _MAX_WATCHES):
