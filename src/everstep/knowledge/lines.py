@@ -57,7 +57,7 @@ _MAX_PREFIXES = 8
 _SAMPLE_BYTES = 4 << 10
 _LONG_LINE_BYTES = 64
 _ANY_STAMP = re.compile(rb"\d{4}[-/]\d\d[-/]\d\d[T\- ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
-_RANK_IN_TEXT = re.compile(rb"\[?[Rr]ank[ :]{0,2}(\d{1,7})\b")
+_RANK_IN_TEXT = re.compile(rb"\[?(?<!local[ _-])[Rr]ank[ :]{0,2}(\d{1,7})\b")
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from built_in import BASE, ENGINE
 
-from everstep.knowledge.causality.ranking import rank_findings
+from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
 from everstep.knowledge.findings import MAX_FINDINGS, Finding
 from everstep.knowledge.matcher import MAX_LINE_BYTES, Matcher
 
@@ -375,3 +375,58 @@ def test_what_a_library_logs_as_information_is_no_fault():
     matcher = Matcher(BASE, now=NOW, engine=ENGINE)
     matcher.feed("log", f"{line}\n".encode())
     assert not [finding.code for finding in matcher.finish() if finding.acts]
+
+
+@pytest.mark.parametrize("signal", ["Killed", "Terminated", "Hangup"])
+def test_a_worker_of_a_loader_that_was_killed_from_outside_blames_nobody_yet(signal):
+    text = f"RuntimeError: DataLoader worker (pid 31) is killed by signal: {signal}. \n"
+    chained = f"{text}\nRuntimeError: DataLoader worker (pid(s) 31) exited unexpectedly\n"
+    for printed in (text, chained):
+        first = rank_findings(found(printed))[0]
+        assert (first.code, first.blame) == ("ES-DL08", "unknown")
+
+
+def test_a_worker_of_a_loader_that_crashed_is_told_by_its_crash():
+    text = "RuntimeError: DataLoader worker (pid 31) is killed by signal: Aborted. \n"
+    assert (
+        rank_findings(found(f"{text}RuntimeError: DataLoader worker (pid(s) 31) exited unexpectedly\n"))[0].code
+        == "ES-DL05"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("fit.py: error: Override 'local-rank' is none of ours", "ES-PY14"),
+        ("tools/pretrain.py: error: one of --config and --resume is needed", "ES-PY14"),
+        ("Warning: Lock file exists in build directory: '/h/.cache/torch_extensions/py311/op/lock'", "ES-PY26"),
+        ("still waiting to acquire lock on /h/.cache/hub/.locks/models--a--b/4f.lock", "ES-PY26"),
+        (
+            "EJ0001: Failed to initialize the HCCP process. Reason: Maybe the last training process is running.",
+            "ES-AS14",
+        ),
+        ("filelock._error.Timeout: The file lock '/h/.cache/x.lock' could not be acquired.", "ES-FB35"),
+    ],
+)
+def test_what_a_launch_finds_in_its_way(line, code):
+    assert codes(f"{line}\n") == [code]
+
+
+def test_an_error_that_a_wrapper_quotes_says_more_than_the_wrapper():
+    text = "ValueError: Failed to load the settings after 4 attempts. This might be due to network issues. Last error: "
+    head = 'Traceback (most recent call last):\n  File "/job/load.py", line 4, in load\n    raise ValueError(\n'
+    assert codes(f"{head}{text}The file lock '/h/.cache/x.lock' could not be acquired.\n") == ["ES-FB35"]
+    assert codes(f"{head}{text}something odd\n") == ["ES-PY01"]
+
+
+def test_a_lock_that_was_given_in_the_end_is_information():
+    steps = "".join(f"step {number} loss 2.{number}\n" for number in range(30))
+    text = f"Warning: Lock file exists in build directory: '/h/op/lock'\n{steps}"
+    assert choose_verdict(rank_findings(found(text))).finding is None
+
+
+@pytest.mark.parametrize(
+    "line", ["failed (exitcode: 1) local_rank: 2 (pid: 88)", "Child process 88 (local_rank 2) FAILED"]
+)
+def test_a_local_rank_is_not_a_rank_of_the_job(line):
+    assert [f.ranks for f in found(f"{line}\n")] == [()]
