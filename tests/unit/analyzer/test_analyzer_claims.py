@@ -222,3 +222,32 @@ def test_a_fingerprint_with_other_numbers_is_of_one_place():
 def test_garbage_is_read_in_bounded_time():
     text = ["[Rank 1] " * 400, "Rank 1 is running collective: CollectiveFingerPrint(" * 80, "opCount NCCL INFO " * 200]
     assert ToolText().read(text * 200).works == ()
+
+
+def sized(rank: int, numel: int, op: str = "ALLREDUCE") -> str:
+    return caught(rank, op=op).replace("NumelIn=8, NumelOut=8", f"NumelIn={numel}, NumelOut={numel}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "ranks"),
+    [
+        ([sized(0, 4000), sized(1, 1), status(1)], "ES-H04", (0, 1)),
+        ([*(sized(rank, 4000) for rank in (0, 1, 2)), sized(3, 64), status(0)], "ES-H04", (3,)),
+        ([sized(0, 8), sized(1, 8, "ALLGATHER"), status(1)], "ES-H03", (0, 1)),
+        ([sized(0, 8), sized(1, 8), status(1)], "ES-H11", ()),
+        ([sized(0, 4000, "ALLTOALL"), sized(1, 1, "ALLTOALL"), status(1)], "ES-H11", ()),
+        ([sized(0, 8, "SEND"), sized(1, 8, "RECV"), status(1)], "ES-H11", ()),
+    ],
+    ids=["two sizes", "one of four", "two operations", "the same", "sizes that may differ", "two ends"],
+)
+def test_calls_of_one_place_that_cannot_belong_together(lines, code, ranks):
+    """Where a line names no group, and only one is named at all, it is of that."""
+    verdict = diagnose(Case(at=100.0, ranks=(), world=(), claims=ToolText().read(lines))).verdict
+    assert (verdict.code, verdict.ranks) == (code, ranks)
+
+
+def test_sizes_of_groups_that_nobody_names_are_not_compared():
+    verdict = diagnose(
+        Case(at=100.0, ranks=(), world=(), claims=ToolText().read([sized(0, 4000), sized(1, 1)]))
+    ).verdict
+    assert verdict.code == "ES-H11"

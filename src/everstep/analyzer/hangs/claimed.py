@@ -22,6 +22,9 @@ _CODES = {
     Kind.SILENT: "ES-H12",
     Kind.STUCK: "ES-H12",
 }
+_SAME_SIZE = frozenset({"allreduce", "broadcast", "_allgather_base", "_reduce_scatter_base"})
+"""Operations in which all ranks of a group have the same number of elements."""
+_PAIRED = ("send", "recv", "coalesced")
 _ORDER = (Kind.MISMATCH, Kind.MISSING, Kind.SILENT, Kind.BEHIND, Kind.STUCK)
 
 
@@ -156,8 +159,10 @@ def _differs(odd: tuple[int, ...], usual: tuple[int, ...], says: str, at: float)
 def _watchdogs(claims: Claims, at: float) -> list[Finding]:
     """What the watchdogs of the ranks say of the group in which most of them timed out."""
     by_group: defaultdict[str, dict[int, Work]] = defaultdict(dict)
+    groups = {work.group for work in claims.works if work.group}
+    only = groups.pop() if len(groups) == 1 else ""
     for work in claims.works:
-        by_group[work.group].setdefault(work.rank, work)
+        by_group[work.group or only].setdefault(work.rank, work)
     if not by_group:
         return []
     told = max(by_group.values(), key=len)
@@ -177,6 +182,9 @@ def _watchdogs(claims: Claims, at: float) -> list[Finding]:
         odd, usual = _minority(values)
         if odd and usual:
             return [_differs(odd, usual, f"{says}: {_places(odd, told)}, others {_places(usual[:1], told)}", at)]
+    apart = _apart(told, at) if only else []
+    if apart:
+        return apart
     silent = tuple(rank for rank in claims.world if rank not in reported)
     if silent and 2 * len(silent) <= len(reported):
         first = next(iter(told.values()))
@@ -194,6 +202,23 @@ def _watchdogs(claims: Claims, at: float) -> list[Finding]:
             )
         ]
     return [_same(told, at)] if len(told) > 1 else []
+
+
+def _apart(told: Mapping[int, Work], at: float) -> list[Finding]:
+    """Ranks that timed out at one place of one group in calls that cannot belong together. Sizes that may differ from
+    rank to rank, and the two ends of a transfer, say nothing."""
+    calls = [
+        Call(rank=rank, seq=work.seq, op=work.op, form=work.size if work.op in _SAME_SIZE else "")
+        for rank, work in told.items()
+        if work.seq is not None and work.op and not work.op.startswith(_PAIRED)
+    ]
+    found = _mismatches(calls, at, "watchdog")
+    return [msgspec.structs.replace(f, confidence=_least(f.confidence)) for f in found]
+
+
+def _least(confidence: Confidence) -> Confidence:
+    """A log may be cut off: no proof."""
+    return Confidence.LOW if confidence is Confidence.LOW else Confidence.MEDIUM
 
 
 def _behind(told: Mapping[int, Work]) -> tuple[int, ...]:

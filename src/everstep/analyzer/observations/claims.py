@@ -24,6 +24,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     group: str = ""
     op: str = ""
+    size: str = ""  # elements in and out, in the library's words
     seq: int | None = None  # that did not complete
     enqueued: int | None = None
     completed: int | None = None

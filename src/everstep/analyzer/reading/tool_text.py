@@ -14,7 +14,11 @@ from everstep.analyzer.reading.trace_text import CollTrace, FlightText
 
 MAX_CLAIMS = 20_000
 
-_CAUGHT = re.compile(r"collective operation timeout: Work\w{1,20}\(SeqNum=(\d{1,12}), OpType=(\w{1,40})", re.I)
+_CAUGHT = re.compile(
+    r"collective operation timeout: Work\w{1,20}\(SeqNum=(\d{1,12}), OpType=(\w{1,40})"
+    r"(?:, NumelIn=(\d{1,16}), NumelOut=(\d{1,16}))?",
+    re.I,
+)
 _RANK_BEFORE = re.compile(r"\[(?:PG (?:ID )?(\w{1,20})(?: PG GUID (\S{1,60}))? )?Rank (\d{1,7})\]", re.I)
 _STATUS = re.compile(
     r"(?:at (?:NCCL )?work(?: sequence id)?: (\d{1,12}).{0,40}?)?"
@@ -89,7 +93,8 @@ class ToolText:
         if who is None:
             return
         if caught is not None:
-            self._note(Work(rank=who, group=group, op=caught[2].lower(), seq=int(caught[1])))
+            size = f"{caught[3]} -> {caught[4]} elements" if caught[3] else ""
+            self._note(Work(rank=who, group=group, op=caught[2].lower(), size=size, seq=int(caught[1])))
         if status is not None:
             seq = int(status[1]) if status[1] else None
             self._note(Work(rank=who, group=group, seq=seq, enqueued=int(status[2]), completed=int(status[3])))
@@ -104,6 +109,7 @@ class ToolText:
                     rank=work.rank,
                     group=known.group or work.group,
                     op=known.op or work.op,
+                    size=known.size or work.size,
                     seq=known.seq if known.seq is not None else work.seq,
                     enqueued=known.enqueued if known.enqueued is not None else work.enqueued,
                     completed=known.completed if known.completed is not None else work.completed,
