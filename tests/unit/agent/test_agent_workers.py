@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from everstep.agent.processes import reaping
@@ -20,6 +22,7 @@ from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks.workers import Group, Paths, Worker
 from everstep.linux.children import Ended
 from everstep.linux.parent import _PR_SET_CHILD_SUBREAPER, adopt_orphans
+from everstep.model.facts import OomEvidence
 from everstep.probes.node.command import output_of
 from everstep.probes.oom import KernelLog
 
@@ -136,6 +139,24 @@ def test_who_is_killed_while_it_is_stopped_was_stopped_by_us_only_if_we_killed_i
         asyncio.run(story(worker))
     process.stdout.close()
     process.wait()
+
+
+@pytest.mark.parametrize("signal_name", ["Killed", "Segmentation fault"])
+def test_a_worker_of_a_data_loader_that_was_killed_is_looked_for_among_the_kernels_victims(tmp_path, signal_name):
+    """The rank itself raised, and nobody killed it. A worker that crashed was no victim of anybody."""
+    said = f"RuntimeError: DataLoader worker (pid 4711) is killed by signal: {signal_name}. "
+    report = {"everstep": {"kind": "RuntimeError", "message": said}, "message": {"extraInfo": {"py_callstack": said}}}
+    (tmp_path / "error.json").write_text(json.dumps(report))
+    found = OomEvidence(source="kernel log", line="Out of memory: Killed process 4711 (python)")
+    asked: list[int | None] = []
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"])
+    process.wait()
+    with worker_of(process) as worker:
+        worker.paths = msgspec.structs.replace(worker.paths, error_file=tmp_path / "error.json")
+        worker.oom.evidence = lambda child=None: asked.append(child) or found
+        exit_ = worker._explained(Ended(pid=process.pid, at=time.time(), code=1))
+    is_killed = signal_name == "Killed"
+    assert (exit_.oom, asked) == ((found, [4711]) if is_killed else (None, []))
 
 
 def is_there(pgid: int) -> bool:
