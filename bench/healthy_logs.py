@@ -3,6 +3,8 @@
     python bench/healthy_logs.py [--files 1500] [--kib 210] [--show 10] [--pairs 600]
     python bench/healthy_logs.py --folder DIR [--show 10]     logs of your own, a folder in DIR for each project
 
+A log that has no cause and ends with what only follows from one is told by `everstep analyze` as an end of something.
+
 Each file begins with what jobs print before they train: environments, listings of their own source, warnings, retries,
 libraries that are missing and not needed. Then come steps in one of seven styles, with warnings in between; one file in
 ten has no steps at all. Nothing fails in any of them: every cause is false, and every action worse.
@@ -14,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 
+from everstep.evidence.known import is_consequence
 from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.loading import Base, load_base
@@ -142,7 +145,7 @@ class Count:
     """What healthy files gave."""
 
     def __init__(self) -> None:
-        self.files = self.bytes = self.causes = self.actions = 0
+        self.files = self.bytes = self.causes = self.actions = self.ends = 0
         self.spent_s = 0.0
 
     def read(self, base: Base, engine: Engine, text: bytes) -> str:
@@ -150,8 +153,10 @@ class Count:
         began = time.process_time()
         matcher = Matcher(base, now=NOW, engine=engine)
         matcher.feed("log", text)
-        found = choose_verdict(rank_findings(matcher.finish())).finding
+        ordered = rank_findings(matcher.finish())
+        found = choose_verdict(ordered).finding
         self.spent_s += time.process_time() - began
+        self.ends += found is None and any(map(is_consequence, ordered))
         self.files, self.bytes = self.files + 1, self.bytes + len(text)
         if found is None:
             return ""
@@ -163,7 +168,8 @@ class Count:
         rate = self.causes * 1000 / max(1, self.files)
         return (
             f"{self.files} files, {self.bytes / 1e6:.0f} MB: {self.causes} false causes ({rate:.1f} in 1,000 files), "
-            f"{self.actions} with an action; {self.bytes / max(self.spent_s, 1e-9) / 1e6:.0f} MB/s"
+            f"{self.actions} with an action, {self.ends} told as ends; "
+            f"{self.bytes / max(self.spent_s, 1e-9) / 1e6:.0f} MB/s"
         )
 
 

@@ -48,12 +48,11 @@ def _says_something(finding: Finding) -> bool:
     return finding.severity is not Severity.INFO and finding.role is not Role.RECOVERY
 
 
-def _is_consequence(finding: Finding) -> bool:
+def is_consequence(finding: Finding) -> bool:
+    """Whether it only follows from something, and the log ends with it: no training, and not much else, after it."""
     if finding.role is not Role.CASCADE or finding.severity is Severity.INFO:
         return False
-    return (
-        not (finding.moved_on or finding.is_warning or finding.finished_line) and finding.lines_after <= WENT_ON_LINES
-    )
+    return not (finding.moved_on or finding.is_calm or finding.finished_line) and finding.lines_after <= WENT_ON_LINES
 
 
 def _known(finding: Finding, *, is_cause: bool = False) -> Known:
@@ -71,7 +70,7 @@ def _known(finding: Finding, *, is_cause: bool = False) -> Known:
         ranks=finding.ranks[:64],
         place=finding.place,
         is_root=finding.role is Role.ROOT,
-        is_consequence=_is_consequence(finding),
+        is_consequence=is_consequence(finding),
         is_cause=is_cause,
         finished_line=finding.finished_line if is_teardown(finding) else 0,
     )

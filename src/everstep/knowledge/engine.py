@@ -187,9 +187,12 @@ class Engine:
             best = signature
         return best
 
-    def is_warning(self, line: bytes) -> bool:
-        """Whether this line was logged as a warning, and not by a library that logs its errors so."""
-        return self._tone.is_warning(line[:_LEVEL_WITHIN_BYTES])
+    def is_calm(self, line: bytes, message: bytes) -> bool:
+        """Whether this line was logged as information or as a warning, and not by a library that logs its errors so, or
+        says itself that the program got over it."""
+        head = line[:_LEVEL_WITHIN_BYTES]
+        is_level = self._calm.search(head) is not None or self._tone.is_warning(head)
+        return is_level or self._tone.is_coped_with(message, head)
 
     def is_source(self, message: bytes) -> bool:
         """Whether this is printed source. `message` begins with its first visible character."""

@@ -72,7 +72,7 @@ class Finding:
     is_exception: bool = False  # the last line of a traceback
     is_chained: bool = False  # its traceback names an earlier one as its reason
     is_handled: bool = False  # the program caught it each time, and failed at something else then
-    is_warning: bool = False  # logged as a warning wherever it was seen: nobody says that it ended anything
+    is_calm: bool = False  # a warning or got over wherever it was seen: nobody says that it ended anything
     moved_on: bool = False  # training steps stand after its last line, wherever it was seen
     last_line: int = 0  # of its source: where it was seen last
     lines_after: int = 0  # that its source has behind that
@@ -122,7 +122,7 @@ class _Folded:
     last_source: str
     num_handled: int = 0
     finished_line: int = 0
-    is_warning: bool = False
+    is_calm: bool = False
 
     def freeze(self, lines: Mapping[str, int]) -> Finding:
         return dataclasses.replace(
@@ -134,7 +134,7 @@ class _Folded:
             occurrences=tuple(self.occurrences),
             is_handled=self.num_handled >= self.count,
             finished_line=self.finished_line,
-            is_warning=self.is_warning,
+            is_calm=self.is_calm,
             moved_on=not self.open,
             last_line=self.last_line,
             lines_after=max(0, lines.get(self.last_source, 0) - self.last_line),
@@ -163,7 +163,7 @@ class Fold:
         from_kernel: bool = False,
         is_exception: bool = False,
         is_chained: bool = False,
-        is_warning: bool = False,
+        is_calm: bool = False,
         finished_line: int = 0,
     ) -> tuple[str, ...] | None:
         """Its key, for `move_on` and `handle`; None: there is no room for one more."""
@@ -175,7 +175,7 @@ class Fold:
         if known is not None:
             self._repeat(known, happened, source, line, rank)
             known.finished_line = min(known.finished_line, finished_line)
-            known.is_warning = known.is_warning and is_warning
+            known.is_calm = known.is_calm and is_calm
             return key
         if len(self._folded) >= MAX_FINDINGS:
             self.num_dropped += 1
@@ -217,7 +217,7 @@ class Fold:
             last_line=line,
             last_source=source,
             finished_line=finished_line,
-            is_warning=is_warning,
+            is_calm=is_calm,
         )
         return key
 

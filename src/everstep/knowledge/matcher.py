@@ -368,7 +368,7 @@ class Matcher:
             rank,
             when,
             from_kernel=kernel,
-            is_warning=self._engine.is_warning(raw),
+            is_calm=self._engine.is_calm(raw, part.message),
         )
 
     def _joins_switch_event(self, stream: _Stream, signature: Signature, raw: bytes) -> bool:
@@ -405,7 +405,7 @@ class Matcher:
         from_kernel: bool = False,
         is_exception: bool = False,
         is_chained: bool = False,
-        is_warning: bool = False,
+        is_calm: bool = False,
     ) -> tuple[str, ...] | None:
         """The key of the finding; None: there is no room for one more."""
         key = self._fold.add(
@@ -419,7 +419,7 @@ class Matcher:
             from_kernel=from_kernel,
             is_exception=is_exception,
             is_chained=is_chained,
-            is_warning=is_warning,
+            is_calm=is_calm,
             finished_line=stream.finish.line_before(stream.data, stream.at),
         )
         if key is not None and (key in stream.watches or len(stream.watches) < _MAX_WATCHES):

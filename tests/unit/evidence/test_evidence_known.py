@@ -66,6 +66,8 @@ Root Cause (first observed failure):
 OLD_AGENT = "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 2 (pid: 88) of binary: /e/python\n"  # noqa: E501
 GLOO = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:589] Read error [10.3.0.7]:4120: Connection reset by peer\n"  # noqa: E501
 WATCHDOG = "[rank9]:[E603 17:48:01.005 ProcessGroupNCCL.cpp:632] [Rank 9] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=41, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600068 milliseconds before timing out.\n"  # noqa: E501
+RETRIED = "request to the tracker failed: Connection refused, retrying (attempt 1/5)\n"
+QUOTED = "[2026-11-21 10:00:01] INFO sample 4: he said that the connection was closed by peer [10.3.0.7]:41\n"
 STORE_GONE = '[rank1]:[W1229 22:06:38.480 ProcessGroupNCCL.cpp:1662] [PG ID 0 PG GUID 0 Rank 1] Failed to check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down too early), with error: Broken pipe\n'  # noqa: E501
 
 
@@ -91,7 +93,7 @@ def test_logs_that_hold_only_consequences_say_which_and_whose_end_it_was(tmp_pat
 STEPS = "".join(f"step {number} loss 2.{number} lr 0.001\n" for number in range(40))
 
 
-@pytest.mark.parametrize("text", [GLOO + STEPS, STORE_GONE, "INFO nothing to see\n" * 150], ids=str)
+@pytest.mark.parametrize("text", [GLOO + STEPS, STORE_GONE, RETRIED, QUOTED, "INFO nothing to see\n" * 150], ids=str)
 def test_what_a_job_got_over_or_was_only_warned_of_is_no_end(tmp_path, text):
     assert verdict_of(tmp_path, text).code in ("ES-H15", "ES-H00", "ES-S00")
 
