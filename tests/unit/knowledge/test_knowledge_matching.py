@@ -412,6 +412,10 @@ def test_what_a_launch_finds_in_its_way(line, code):
     assert codes(f"{line}\n") == [code]
 
 
+def test_a_number_called_error_is_no_wrong_option():
+    assert codes("eval.py: error: 0.231\n") == []
+
+
 def test_an_error_that_a_wrapper_quotes_says_more_than_the_wrapper():
     text = "ValueError: Failed to load the settings after 4 attempts. This might be due to network issues. Last error: "
     head = 'Traceback (most recent call last):\n  File "/job/load.py", line 4, in load\n    raise ValueError(\n'
