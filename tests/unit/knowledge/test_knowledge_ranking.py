@@ -144,3 +144,28 @@ def test_ranking_is_a_permutation_and_deterministic():
     assert [f.code for f in again] == [f.code for f in findings]
     assert rank_findings([]) == []
     assert choose_verdict([]).finding is None
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("999 'unknown error'", "ES-CU19"),
+        ("700 'an illegal memory access was encountered'", "ES-CU04"),
+        ("719 'unspecified launch failure'", "ES-CU06"),
+        ("716 'misaligned address'", "ES-CU07"),
+        ("101 'invalid device ordinal'", "ES-CU14"),
+        ("209 'no kernel image is available for execution on the device'", "ES-CU12"),
+        ("'invalid argument'", "ES-TD05"),
+    ],
+)
+def test_the_failure_of_cuda_that_nccl_quotes_says_more_than_that_nccl_had_one(words, code):
+    lines = (
+        "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:88, unhandled cuda error",
+        "ncclUnhandledCudaError: Call to CUDA function failed.",
+        "Last error:",
+        f"Cuda failure {words}",
+    )
+    quoted = "\n".join(f"[rank3]: {line}" for line in lines)
+    assert cause(log=quoted) == code
+    if code != "ES-TD05":
+        assert cause(log=f"a:1:2 [0] init.cc:88 NCCL WARN Cuda failure {words}\n{quoted}") == code
