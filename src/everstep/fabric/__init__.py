@@ -1,5 +1,5 @@
-"""The network between machines: what it is, what it could carry, where jobs belong in it, and what is broken.
+"""The network between machines: its topology, its capacity, the placement of jobs, and its faults.
 
-It knows nothing of training beyond nodes, ranks and groups. The rest of Everstep knows nothing of links beyond what
-this room concludes. See docs/fabric.md and docs/adr/0022-fabric.md.
+This room knows only the nodes, ranks and groups of a training job. The rest of Everstep uses only the conclusions of
+this room about links. See docs/fabric.md and docs/adr/0022-fabric.md.
 """

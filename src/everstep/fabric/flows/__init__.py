@@ -1,1 +1,1 @@
-"""What a network carries: flows on routed paths that share links max-min fairly. No packets, no clock."""
+"""What a network carries: flows on routed paths share links max-min fairly. There are no packets and no clock."""

@@ -1,8 +1,8 @@
-"""Max-min fair rates: nobody can get more without somebody who has no more than it getting less.
+"""Max-min fair rates: a flow can gain only if a flow with the same or a smaller rate loses.
 
-Water filling, all local bottlenecks at once: a link whose fair share is the smallest of every link that its flows use
-decides their rates for good, because shares of other links only grow when those flows are fixed. So a step costs one
-pass over the paths, and few steps are needed.
+The method is water filling, at all local bottlenecks in one step. If a link has the smallest fair share of all links on
+the paths of its flows, it fixes the rates of these flows: the shares of other links only grow afterwards. A step costs
+one pass over the paths, and few steps are needed.
 """
 
 from typing import Any
@@ -16,8 +16,9 @@ _TIE = 1 + 1e-9
 def fair_rates(
     capacity: Array, flow_of: Array, link_of: Array, num_flows: int, *, weight: Array = None, demand: Array = None
 ) -> Array:
-    """Rate of each flow. `flow_of`, `link_of`, `weight`: one entry per flow and link on its path; the weight is the
-    share of the flow's rate that crosses the link (1: all). A flow without a link gets its demand, or infinity."""
+    """Return the rate of each flow, shape (num_flows,), in the unit of `capacity`. `flow_of`, `link_of` and `weight`
+    have one entry per pair of a flow and a link on its path; `weight` is the share of the flow's rate that crosses the
+    link (1: all). A flow without a link gets its demand, or infinity."""
     rates = np.zeros(num_flows)
     limit = np.full(num_flows, np.inf) if demand is None else np.asarray(demand, dtype=float)
     share_of = np.ones(len(link_of)) if weight is None else np.asarray(weight, dtype=float)
@@ -30,7 +31,7 @@ def fair_rates(
             fair = np.where(load > 0, np.maximum(left, 0) / load, np.inf)
         smallest = limit.copy()
         np.minimum.at(smallest, flows, fair[links])
-        # A link is decided if none of its flows has a smaller share elsewhere.
+        # A link fixes its flows if none of them has a smaller share elsewhere.
         lowest = np.full(len(left), np.inf)
         np.minimum.at(lowest, links, smallest[flows])
         decided = fair <= lowest * _TIE

@@ -1,4 +1,4 @@
-"""A topology as arrays: two links per cable, one each way, and how far each switch is from each leaf."""
+"""A topology as arrays: two links per cable, one each way, and the distance of each switch from each leaf."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from everstep.fabric.topology.values import FabricError
 
 Array = Any  # a numpy array; its stubs are not imported
 FAR = 10_000
-"""No path. Small enough to add to."""
+"""Distance if there is no path; small enough to add to in int16."""
 
 
 class Network:
     """Link 2*i goes from `one` to `other` of cable i, link 2*i + 1 back."""
 
     def __init__(self, graph: Graph) -> None:
-        """Raises FabricError where a speed is not known."""
+        """Raises FabricError if the speed of a cable is unknown."""
         self.graph = graph
         cables = graph.cables
         for cable in cables:
@@ -43,7 +43,7 @@ class Network:
         return (self.tail < self.graph.num_hosts) & (self.head >= self.graph.num_hosts)
 
     def _nics(self) -> list[list[int]]:
-        """For each host the links that leave it, by rail where the rails are known, else as listed."""
+        """For each host, the links that leave it: by rail if the rails are known, else in the order of the cables."""
         found: list[list[tuple[int, int]]] = [[] for _ in range(self.graph.num_hosts)]
         nics = (nic for host in self.graph.topology.hosts for nic in host.nics)
         rails = {(nic.node, nic.name): nic.rail for nic in nics if nic.rail is not None}
@@ -56,7 +56,7 @@ class Network:
         return [[link for _, link in sorted(links)] for links in found]
 
     def rails_of(self, host: int) -> list[int]:
-        """The rail of each of its links, as `nics` has them; their place where rails are not known."""
+        """The rail of each link of the host, in the order of `nics`; the link's position if the rail is unknown."""
         names = []
         for place, link in enumerate(self.nics[host]):
             cable = self.graph.cables[link // 2]
@@ -66,7 +66,7 @@ class Network:
         return names
 
     def _distances(self) -> tuple[Array, Array]:
-        """Hops from each node to each leaf: going down only, and going up first."""
+        """Hops from each node to each leaf, shape (nodes, leaves): on paths that only go down, and on all paths."""
         down: Array = np.full((len(self.tiers), len(self.leaves)), FAR, dtype=np.int16)
         down[self.leaves, np.arange(len(self.leaves))] = 0
         switches = [node for node in np.argsort(self.tiers, kind="stable").tolist() if node >= self.graph.num_hosts]
@@ -84,7 +84,7 @@ class Network:
         return down, anywhere
 
     def next_links(self, node: int, leaf: int, *, is_descending: bool) -> Array:
-        """All equally short ways on from `node` to the leaf of that number; up first, then down, never up again."""
+        """All links out of `node` on shortest paths to that leaf. Paths go up, then down, never up again."""
         links = np.array(self.outgoing[node], dtype=np.int64)
         if len(links) == 0:
             return links

@@ -1,4 +1,4 @@
-"""What a simulation found. Plain values: the pages read them without numpy."""
+"""Result of a simulation. Plain values, so that the pages read them without numpy."""
 
 import msgspec
 
@@ -10,7 +10,7 @@ CAVEAT = (
 class HotLink(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     flows: int
-    load: float  # of its capacity
+    load: float  # share of the capacity
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +23,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     num_flows: int
     rails_used: tuple[int, ...]
     rails_left_out: tuple[int, ...]  # a NIC has no path, so the whole rail carries nothing
-    mean: float  # of line rate, over the pairs
+    mean: float  # share of line rate, mean over the pairs
     slowest: float
     p01: float  # 1 % of pairs have less
     seconds: float  # until the collective is complete

@@ -1,4 +1,4 @@
-"""Which links each flow takes: hashed per connection, by the least loaded port, or spread over all equal ways."""
+"""The links of each flow: by a hash per connection, by the least loaded port, or spread over all equal paths."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _GOLDEN, _ONE, _TWO = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def mixed(values: Array) -> Array:
-    """A good 64-bit hash of each (splitmix64)."""
+    """A 64-bit hash of each value (splitmix64)."""
     with np.errstate(over="ignore"):
         z = np.asarray(values, dtype=np.uint64) + np.uint64(_GOLDEN)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(_ONE)
@@ -22,25 +22,26 @@ def mixed(values: Array) -> Array:
 
 
 class Paths:
-    """One entry per flow and link: which flow, which link, which share of the flow."""
+    """One entry per flow and link: the flow, the link, and the share of the flow on that link."""
 
     def __init__(self, flow: Array, link: Array, weight: Array) -> None:
         self.flow, self.link, self.weight = flow, link, weight
 
 
 class Router:
-    """Remembers ways it has looked up. The seeds of its switches decide where a hash leads."""
+    """Finds paths and caches them. The seed of each switch decides which link a hash selects."""
 
     def __init__(self, network: Network, *, seed: int = 0, same_hash: bool = False) -> None:
-        """`same_hash`: all switches hash alike, so that the second choice repeats the first (polarisation)."""
+        """`same_hash`: all switches use one hash, so the second repeats the choice of the first (polarisation)."""
         self._network = network
         numbers = np.zeros(len(network.tiers)) if same_hash else np.arange(len(network.tiers))
         self._seeds = mixed(numbers.astype(np.uint64) + np.uint64(seed) * np.uint64(1_000_003))
         self._ways: dict[tuple[int, int, bool], Array] = {}
 
     def route(self, out: Array, into: Array, keys: Array, routing: str) -> Paths:
-        """`out`, `into`: for each flow the link that leaves its host, and the one that enters the other. `keys`: what
-        is hashed of it, addresses and ports. Raises FabricError where there is no way."""
+        """`out`, `into`: for each flow, the link that leaves its source host and the link that enters its target host.
+        `keys`: for each flow, the number that stands for its addresses and ports in the hash. Raises FabricError if
+        there is no path."""
         if routing == "spray":
             return self._sprayed(out, into)
         choose = self._hashed if routing == "ecmp" else self._least_loaded()
@@ -88,7 +89,7 @@ class Router:
         return ways[((high * np.uint64(len(ways))) >> np.uint64(32)).astype(np.int64)]
 
     def _least_loaded(self) -> Any:  # noqa: ANN401
-        """Each flow, in turn, on the port of its switch that has the fewest; the hash decides between equals."""
+        """Puts each flow, in turn, on the port of its switch with the fewest flows; the hash decides ties."""
         load: Array = np.zeros(len(self._network.tail), dtype=np.int64)
 
         def choose(node: int, ways: Array, hashes: Array) -> Array:
@@ -120,7 +121,7 @@ class Router:
         return Paths(np.concatenate(flows), np.concatenate(links), np.concatenate(weights))
 
     def _spread(self, start: int, goal: int) -> tuple[Array, Array]:
-        """Links between two leaves, and which part of the packets takes each."""
+        """The links between two leaves, and the share of the packets on each."""
         at: dict[tuple[int, bool], float] = {(start, False): 1.0}
         parts: dict[int, float] = {}
         for _ in range(_MAX_HOPS):

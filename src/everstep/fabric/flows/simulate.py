@@ -1,7 +1,7 @@
-"""One collective on one network: who sends to whom, over which links, at what rate, until when.
+"""Simulates one collective on one network: the pairs that send, their links, their rates and the total time.
 
-Rails are independent rings. Inside a host is free: the network decides. A pair's connections either share the work
-(each takes what it can) or get equal parts of every message, as some libraries do; then the slowest connection decides.
+Each rail is an independent ring. Transfers inside a host cost nothing. The connections of a pair either share the work,
+each at its own rate, or get equal parts of every message, as some libraries do; then the slowest connection decides.
 """
 
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     routing: str = "ecmp"
     connections: int = 1
     is_split: bool = False
-    num_bytes: float = 1e9  # of each host
+    num_bytes: float = 1e9  # per host
     latency_s: float = 0.0
     seed: int = 0
     same_hash: bool = False
 
 
 def simulate(network: Network, order: Sequence[int], request: Request) -> Outcome:
-    """`order`: hosts, as the ring has them. Raises FabricError."""
+    """`order`: numbers of the hosts, in the order of the ring. Raises FabricError."""
     if len(order) < 2:
         raise FabricError("simulate: one host sends nothing: it needs two at least")
     rails, left_out = _rails(network, order)
@@ -54,7 +54,7 @@ def simulate(network: Network, order: Sequence[int], request: Request) -> Outcom
 
 
 def _rails(network: Network, order: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Rails on which each host has a NIC, and those where only some do."""
+    """Rails on which every host has a NIC, and rails on which only some hosts have one."""
     counts: dict[int, int] = {}
     for host in order:
         for rail in network.rails_of(host):
@@ -65,13 +65,13 @@ def _rails(network: Network, order: Sequence[int]) -> tuple[list[int], list[int]
 
 
 def _pairs(num: int, request: Request) -> Array:
-    """Who sends to whom, as places in the order."""
+    """Pairs of sender and receiver, shape (pairs, 2), as positions in the order."""
     places = np.arange(num)
     if request.pattern == "all-reduce":
         return np.stack([places, np.roll(places, -1)], axis=1)
     if request.pattern == "permutation":
         generator = np.random.default_rng(request.seed)
-        ring = generator.permutation(num)  # one cycle: nobody sends to itself
+        ring = generator.permutation(num)  # one cycle: no host sends to itself
         return np.stack([ring, np.roll(ring, -1)], axis=1)
     one, other = np.divmod(np.arange(num * num), num)
     return np.stack([one, other], axis=1)[one != other]
@@ -82,7 +82,7 @@ def _links_of(network: Network, order: Sequence[int], rails: Sequence[int], pair
     for place, host in enumerate(order):
         by_rail = dict(zip(network.rails_of(host), network.nics[host], strict=True))
         out[:, place] = [by_rail[rail] for rail in rails]
-    back = out ^ 1  # the same cable, the other way
+    back = out ^ 1  # the same cable, in the other direction
     return out[:, pairs[:, 0]].ravel(), back[:, pairs[:, 1]].ravel()
 
 
@@ -149,7 +149,7 @@ def ring_all_reduce_s(ranks: int, num_bytes: float, bps: float, latency_s: float
 
 
 def all_to_all_s(ranks: int, num_bytes: float, bps: float, latency_s: float = 0.0) -> float:
-    """`num_bytes` of each rank, one share of it for each rank."""
+    """Seconds of an all-to-all. `num_bytes`: the buffer of each rank; every rank gets one share of it."""
     if ranks < 2:
         return 0.0
     return (ranks - 1) * latency_s + (ranks - 1) / ranks * num_bytes * 8 / bps

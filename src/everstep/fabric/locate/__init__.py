@@ -1,1 +1,1 @@
-"""From losses of probes on known paths to the link, NIC, switch or host that loses them."""
+"""Finds the link, NIC, switch or host that loses packets, from losses of probes on known paths."""

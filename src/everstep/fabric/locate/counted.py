@@ -1,4 +1,4 @@
-"""Cables that lose packets by what the ports at their ends counted, held against what probes saw."""
+"""Cables that lose packets according to the counters of their two ports, checked against the probes."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from everstep.fabric.locate.wire import Wire
 
 
 class Lossy(NamedTuple):
-    ways: tuple[Link, ...]  # both, where the cable loses either way
+    ways: tuple[Link, ...]  # both directions if the cable loses in both
     rate: float
     confidence: float
     lost: int
@@ -21,8 +21,8 @@ class Lossy(NamedTuple):
 
 
 def believed(loads: Mapping[Link, Load], seen: Iterable[Seen]) -> dict[Link, Load]:
-    """Without what probes contradict: where nearly all of many packets came over a link, its ports count something else
-    than packets that come."""
+    """The loads without port counts that probes contradict: if nearly all of many probes passed a link, its ports count
+    something else than packets that arrive."""
     probed: dict[Link, list[int]] = {}
     for each in seen:
         for link in each.links:

@@ -1,8 +1,8 @@
-"""How likely losses are on paths on which a fault loses packets at one rate. Pure arithmetic.
+"""Likelihood of losses on the paths of a fault that loses packets at one rate. Pure arithmetic.
 
-Of a path over full links it is known only between which bounds their queues let packets pass. Whatever share between
-them fits best is taken, so such a path says nothing where a queue explains what it lost. The logarithm stays concave in
-the logarithm of 1 - rate: it has one top.
+For a path over full links, only bounds on the share of packets that the queues let pass are known. The share within the
+bounds that fits best is used, so such a path is no evidence if a queue explains its losses. The log likelihood stays
+concave in log(1 - rate), so it has one maximum.
 """
 
 import math
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _STEPS = 22
-"""Each halves what the rate is known to: to less than one packet of a million."""
+"""Bisection steps: they find the rate to less than one packet in a million."""
 
 
 class Row(NamedTuple):
-    """Packets of one path, and the probability that one comes without the fault: at least, at most.
-    0 < least <= most < 1, sent > 0."""
+    """Packets of one path, and bounds on the probability that a packet arrives without the fault. 0 < least <= most <
+    1, sent > 0."""
 
     sent: int
     bad: int
@@ -23,13 +23,13 @@ class Row(NamedTuple):
     most: float
 
     def coming(self, rate: float) -> float:
-        """With a fault that loses `rate`: as what was seen makes it most likely."""
+        """The likeliest probability, within the bounds, that a packet arrives if the fault loses `rate`."""
         passing = 1.0 - rate
         return min(max((self.sent - self.bad) / self.sent, self.least * passing), self.most * passing)
 
 
 def likeliest_rate(rows: Sequence[Row]) -> float:
-    """The smallest of those that make what was seen most likely."""
+    """The loss rate, from 0 to 1, that makes the observations most likely; the smallest if there are several."""
     known = [(row.bad, row.sent - row.bad, (row.sent - row.bad) / row.sent, row.least, row.most) for row in rows]
     low, high = 1e-6, 1.0 - 1e-6
     for _ in range(_STEPS):  # the derivative falls: find where it is 0
@@ -42,7 +42,7 @@ def likeliest_rate(rows: Sequence[Row]) -> float:
 
 
 def gain_of(rows: Sequence[Row], rate: float) -> float:
-    """Log likelihood with a fault of this rate, less that without."""
+    """Log likelihood with a fault of this rate, minus that without a fault."""
     return sum(_log(row, rate) - _log(row, 0.0) for row in rows)
 
 
@@ -52,7 +52,7 @@ def _log(row: Row, rate: float) -> float:
 
 
 def _slope(rows: Sequence[tuple[int, int, float, float, float]], passing: float) -> float:
-    """In one loop: most of the time of a verdict is spent here."""
+    """Derivative of the log likelihood. One loop, because a verdict spends most of its time here."""
     total = 0.0
     for bad, came, share, least, most in rows:
         if share >= most * passing:

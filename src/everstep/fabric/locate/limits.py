@@ -1,8 +1,8 @@
-"""Which links are judged, and how small a loss of them would have been seen. Unknown is not healthy.
+"""Which links are judged, and the smallest loss that would have been seen on each. Unknown is not healthy.
 
-What a path loses over a full link is no evidence, so a link whose packets crossed full links, itself or others, may
-lose as a broken cable does without anybody knowing. Such a link is not judged, and why is said. Only what exceeds a
-queue's loss would still be found there: a dead cable. Where both ports of a link counted its packets, they judge it.
+Losses on a path over a full link are no evidence. So if the packets of a link crossed full links (itself or others),
+the link may be broken without a trace. Such a link is not judged, and the reason is given. Only a loss above that of a
+queue is still found there: a dead cable. If both ports of a link counted its packets, the counters judge it.
 """
 
 import functools
@@ -18,31 +18,31 @@ from everstep.fabric.locate.wire import LEAST
 
 MIN_BAD = 3
 MIN_GAIN = 12.0
-"""Of log likelihood: a chance of about one in 100,000 for one of a few hundred hypotheses."""
+"""Least gain in log likelihood: a chance of about one in 100,000 for one of a few hundred hypotheses."""
 JUDGED = 0.02
-"""A link is judged where a loss of so much would have been seen."""
+"""A link is judged if a loss of this share would have been seen."""
 _SURE = 0.95
 _MANY = 200
 
 
 class Unjudged(msgspec.Struct, frozen=True, kw_only=True):
-    """A link that may lose packets without being named here."""
+    """A link that may lose packets without being named as a fault."""
 
     link: str  # "leaf0 > spine1"
-    why: str  # "full", "beside full": others on its paths are, "no probes"
-    packets: int  # on it, while nothing on their path was full
-    packets_beside: int  # on it, while itself or another link of their path was full
-    smallest_rate: float  # that would have been seen with `packets`; 1: none. More than a queue's loss is seen anyhow
-    full: tuple[str, ...] = ()  # the full links, those that most of its packets crossed first
-    packets_wanted: int = 0  # as many more without a full link on their path, and it is judged
-    counts_damage: bool = False  # its receiving port counts damaged packets: some would have proven a fault
+    why: str  # "full", "beside full" (another link of its paths is), "no probes"
+    packets: int  # over it, while no link of their path was full
+    packets_beside: int  # over it, while it or another link of their path was full
+    smallest_rate: float  # smallest loss seen with `packets`; 1: none. A loss above a queue's is seen anyway
+    full: tuple[str, ...] = ()  # the full links: itself first, then those that most of its packets crossed
+    packets_wanted: int = 0  # further packets, on paths without a full link, that it needs to be judged
+    counts_damage: bool = False  # its receiving port counts damaged packets: any would have proven a fault
 
 
 def judged(
     rows: Iterable[tuple[Seen, frozenset[Link]]], loads: Mapping[Link, Load], links: Collection[Link], noise: float
 ) -> tuple[tuple[Unjudged, ...], float]:
-    """Links that are not judged; the loss that would have been seen on each of the others. `rows`: what was seen, each
-    with the links that were full meanwhile. `links`: further links that there are."""
+    """Links that are not judged, and the loss that would have been seen on every other link. `rows`: observations, each
+    with the links that were full meanwhile. `links`: further links of the network."""
     tallies = {link: _Tally() for link in links}
     for seen, full in rows:
         for link in seen.links:
@@ -58,7 +58,7 @@ def judged(
 
 
 def _counted(load: Load | None) -> float:
-    """The loss that would have been seen by what its ports counted; 1: none."""
+    """The loss that the counters of its ports would have shown; 1: none."""
     wire = None if load is None else load.wire
     if wire is None:
         return 1.0
@@ -70,7 +70,7 @@ class _Tally:
 
     def __init__(self) -> None:
         self.packets = self.packets_beside = 0
-        self.beside: dict[Link, int] = {}  # full link -> packets on both of them meanwhile
+        self.beside: dict[Link, int] = {}  # full link -> packets that crossed both meanwhile
 
     def add(self, sent: int, full: frozenset[Link]) -> None:
         if full:
@@ -98,7 +98,7 @@ def _unjudged(link: Link, tally: _Tally, rate: float, loads: Mapping[Link, Load]
 
 @functools.lru_cache(maxsize=4096)
 def packets_judged(noise: float) -> int:
-    """As few on a link, and it is judged."""
+    """The fewest packets with which a link is judged."""
     packets = MIN_BAD
     while smallest_seen(packets, noise) > JUDGED:
         packets += 1
@@ -107,12 +107,12 @@ def packets_judged(noise: float) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def smallest_seen(packets: int, noise: float) -> float:
-    """The smallest rate of loss of which a fault would be named in 19 of 20 windows with so many packets; 1: none."""
+    """The smallest loss rate for which a fault is named in 19 of 20 windows with this many packets; 1: none."""
     return min(1.0, _expected_for(_least_bad(packets, noise)) / packets) if packets else 1.0
 
 
 def _least_bad(packets: int, noise: float) -> int:
-    """Lost ones of which a fault is so much likelier than noise that it is named."""
+    """The fewest lost packets that make a fault so much likelier than noise that it is named."""
     fewest, most = max(MIN_BAD, math.ceil(noise * packets)), packets
     while fewest < most:
         bad = (fewest + most) // 2
@@ -122,7 +122,7 @@ def _least_bad(packets: int, noise: float) -> int:
 
 
 def _expected_for(least: int) -> float:
-    """Mean of a Poisson distribution of which 19 of 20 draws are so many at least; above some hundred a normal one."""
+    """Mean of a Poisson distribution with 19 of 20 draws at `least` or above; a normal one is used above `_MANY`."""
     low, high = float(least), 3.0 * least + 10
     for _ in range(40):
         mean = (low + high) / 2

@@ -1,5 +1,4 @@
-"""What probes saw: for each one-way path the packets that were sent and those that did not come, or came late. And what
-ports counted meanwhile."""
+"""Observations: packets sent, lost and late on each one-way path of probes, and the counters of ports meanwhile."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,16 +7,16 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 SLACK_S = 1.0
-"""Clocks of hosts differ, and a probe may be on its way for so long."""
+"""Clocks of hosts may differ by this much, and a probe may be under way for this long."""
 
 MOST_SENT = (1 << 32) - 1
-"""Numbers of probes have 32 bits. A host that says that it sent more would outvote all others."""
+"""Probe numbers have 32 bits. A host that claims to have sent more would outvote all others."""
 
 Link = tuple[str, str]  # one direction: from, to
 
 SENT = ("tx_packets", "port_xmit_packets")
 CAME = ("rx_packets", "port_rcv_packets")
-"""Counters of a port: of an interface, of an InfiniBand device."""
+"""Names of a port's counters: of an interface, of an InfiniBand device."""
 
 
 class _Window(Protocol):
@@ -28,18 +27,19 @@ class _Window(Protocol):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a window. With one node and nothing sent: that host's prober did not run in it."""
+    """Probes on one path in one window. One node and nothing sent: the prober of that host did not run in it."""
 
     nodes: tuple[str, ...]  # from the sending host to the receiving one
     sent: int
     bad: int  # lost
-    late: int = 0  # came, but over 10 ms later than the fastest of this way
-    at: float | None = None  # when its window ended, seconds since the epoch; None: not known
-    seconds: float = 0.0  # of the window
+    late: int = 0  # arrived, but over 10 ms later than the fastest on this path
+    at: float | None = None  # end of the window, seconds since the epoch; None: unknown
+    seconds: float = 0.0  # length of the window
 
     @property
     def turn(self) -> str:
-        """Where a path that ends at its beginning comes back: what is not known one way goes there and back."""
+        """The node at which a round trip turns back, else the first node. Losses of unknown direction are round
+        trips."""
         return self.nodes[len(self.nodes) // 2] if self.nodes[0] == self.nodes[-1] else self.nodes[0]
 
     @property
@@ -51,29 +51,29 @@ class Mark(NamedTuple):
     """A reading of a port within a window."""
 
     seconds: float  # since the window began
-    sent: int  # packets until then
+    sent: int  # packets sent until then
     came: int
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """One port in a window. None: not known."""
+    """Counters of one port in one window. None: unknown."""
 
     node: str
     nic: str
     seconds: float
     gap_s: float  # the longest time between two readings
-    at: float | None = None  # when the window ended, seconds since the epoch; None: not known
+    at: float | None = None  # end of the window, seconds since the epoch; None: unknown
     capacity_bps: float | None = None
     tx_bps: float | None = None  # bit/s, the highest between two readings
     rx_bps: float | None = None
     grown: dict[str, int] = {}  # by how much each counter grew
-    unknown: tuple[str, ...] = ()  # counters of which that is not known
-    marks: tuple[Mark, ...] | None = None  # those readings of which the time is exact; None: not told
+    unknown: tuple[str, ...] = ()  # counters with an unknown growth
+    marks: tuple[Mark, ...] | None = None  # readings with an exact time; None: unknown
 
 
 def usable(seen: Iterable[Seen]) -> tuple[list[Seen], dict[str, int]]:
-    """Without what hosts that did not run sent, received or say, and without reports that cannot be; how many of those
-    came from each receiving host: a peer that lies, or whose counters went back."""
+    """The valid observations, and for each receiving host the number of impossible reports: a peer that lies, or
+    counters that went back. Leaves out all that hosts that did not run sent, received or reported."""
     good, impossible = [], dict[str, int]()
     listed, stalls = list(seen), dict[str, list[Seen]]()
     for each in listed:
@@ -96,15 +96,14 @@ def _is_stall(seen: Seen) -> bool:
 
 
 def _is_hurt(seen: Seen, stalls: Mapping[str, Sequence[Seen]]) -> bool:
-    """A prober that did not run answered nothing, and lost packets in its own sockets: what others sent to it, or heard
-    of it, is no evidence either."""
+    """Whether the prober of an end did not run: it answered nothing and lost packets in its own sockets, so probes to
+    it or from it are no evidence."""
     ends = {seen.nodes[0], seen.nodes[-1], seen.turn} if seen.nodes else set[str]()
     return any(are_beside(seen, stall) for end in ends for stall in stalls.get(end, ()))
 
 
 def are_beside(one: Seen, other: _Window) -> bool:
-    """Whether their windows touch, as far as clocks of two hosts can say. A window of which the time is not known may
-    be any."""
+    """Whether the two windows overlap, within the error of two hosts' clocks. A window of unknown time may."""
     if one.at is None or other.at is None:
         return True
     return one.at - one.seconds - SLACK_S < other.at and other.at - other.seconds - SLACK_S < one.at
@@ -122,12 +121,12 @@ def merged(windows: Sequence[Sequence[Seen]]) -> list[Seen]:
 
 
 def lateness(paths: Iterable[Seen]) -> list[Seen]:
-    """The same paths, of the packets that came: `bad` are the late ones."""
+    """The same paths, with the packets that arrived as `sent` and the late ones as `bad`."""
     return [Seen(nodes=p.nodes, sent=p.sent - p.bad, bad=p.late) for p in paths if p.sent > p.bad]
 
 
 def background(paths: Iterable[Seen]) -> float:
-    """The median share of bad packets of a path: what is everywhere is no fault of a link. Hosts that are busy make
-    some packets late."""
+    """The median share of bad packets of a path: what all paths have is no fault of one link. Busy hosts make some
+    packets late."""
     shares = sorted(path.bad / path.sent for path in paths if path.sent > 0)
     return shares[len(shares) // 2] if shares else 0.0

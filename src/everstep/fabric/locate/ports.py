@@ -1,5 +1,5 @@
-"""Ports that counted something, beside what a topology has: one of another name there, or more than its cable carries,
-counts for nothing."""
+"""Checks port counters against the topology: a port that it does not name, or with more than its cable carries, counts
+for nothing."""
 
 from collections.abc import Iterable
 
@@ -8,8 +8,8 @@ from everstep.fabric.topology.values import Topology
 
 _MOST = 8
 _IMPOSSIBLE = 10.0
-"""Times the capacity: a counter that wrapped or lies, or a speed that is not the cable's. A busy machine reads its
-ports late, and a window then has more than its seconds."""
+"""Multiple of the capacity. Above it a counter wrapped or lies, or the speed is not the cable's. It is large because a
+busy machine reads its ports late, and a window then holds more than its seconds."""
 
 
 def is_impossible(num_bytes: int, seconds: float, bps: float) -> bool:
@@ -17,12 +17,12 @@ def is_impossible(num_bytes: int, seconds: float, bps: float) -> bool:
 
 
 def is_impossible_rate(bps: float, capacity_bps: float) -> bool:
-    """Such a port would be called full, and what its cable loses excused."""
+    """Whether a port cannot have this rate. It would count as full, and that would excuse losses of its cable."""
     return not 0 <= bps <= _IMPOSSIBLE * capacity_bps
 
 
 def impossible(counted: Iterable[Counted], topology: Topology) -> list[str]:
-    """Ports that say that they sent or received what their cable cannot carry; some of them, if there are many."""
+    """A message for each port that reports more traffic than its cable can carry; if many, for some of them."""
     speeds = {(end.node, end.name): cable.bps for cable in topology.cables for end in (cable.one, cable.other)}
     found: dict[str, str] = {}
     for each in counted:
@@ -37,7 +37,7 @@ def impossible(counted: Iterable[Counted], topology: Topology) -> list[str]:
 
 
 def strangers(counted: Iterable[Counted], topology: Topology) -> list[str]:
-    """Of each node of which no port is one of the topology's cables, why; some of them, if there are many."""
+    """A message for each node without a port on a cable of the topology, with the reason; if many, for some of them."""
     ports: dict[str, set[str]] = {}
     for cable in topology.cables:
         for end in (cable.one, cable.other):

@@ -1,12 +1,12 @@
-"""What a cable itself loses: packets that left the port at one end and did not come to the port at the other.
+"""Loss of a cable itself: packets that left the port at one end and did not arrive at the port at the other.
 
-A queue drops a packet before its port counts it as sent. So what is missing between two ports is the wire's, however
-full the link is; and a full link of which nothing is missing has a good cable.
+A queue drops a packet before its port counts it as sent. So the wire lost what is missing between two ports, however
+full the link is. A full link with no packets missing has a good cable.
 
-The two ports are read at different times, by clocks that differ. What is under way, or counted at one end only, is then
-in proportion to the rate at which packets pass, and does not grow; a loss grows with the packets sent. Least squares
-tell the two apart: missing(t) = constant + loss * sent(t) + delay * rate(t). What remains is the error. Where the other
-port was read at nearly the same time, what passed in between is hardly guessed, and that weighs more.
+The two ports are read at different times, by clocks that differ. Packets under way, or counted at one end only, are
+then in proportion to the packet rate and do not grow; a loss grows with the packets sent. Least squares separate the
+two: missing(t) = constant + loss * sent(t) + delay * rate(t). The residual is the error. If the other port was read at
+nearly the same time, little is interpolated, and the reading weighs more.
 """
 
 import bisect
@@ -23,28 +23,30 @@ LEAST = 2e-3
 _LEAST_LOST = 20
 _FEWEST_POINTS = 12
 _SIGMAS = 6.0
-"""And more where few points say how large the error is: a fleet has thousands of links, looked at all the time."""
+"""Standard deviations of error, and more with few points: a fleet has thousands of links, checked all the time."""
 _MOST_DELAY_S = 2.0
 _STEADY = 0.05
-"""Standard deviation of a rate, of its mean. Below it a delay shows as error, and cannot be found from noise."""
+"""Standard deviation of a packet rate, as a share of its mean. Below it a delay cannot be told from noise, and counts
+as error."""
 _MORE_BYTES = 8.0
-"""By so much longer packets may be at the receiver: a checksum or a tag is counted at one end only. Where they are
-longer still, one end counts several as one (LRO), or the sender alone counts short ones of the link itself (pauses)."""
+"""Bytes by which packets may be longer at the receiver: a checksum or a tag is counted at one end only. If they are
+longer still, one end counts several packets as one (LRO), or only the sender counts short frames of the link itself
+(pauses)."""
 _BREAK_S = 0.5
-_ROUNDED_S = 2e-3  # as lines have their times
+_ROUNDED_S = 2e-3  # times in lines are rounded to this
 _EXACT_S = 2e-3
-"""What a reading that names its time is exact to, at best."""
+"""Best accuracy of a reading that names its time, in seconds."""
 
 _REFUSED = ("rx_missed_errors", "rx_over_errors", "rx_fifo_errors", "rx_out_of_buffer", "rx_discards_phy")
-"""Packets that came over the wire, and for which the receiver had no room."""
+"""Counters of packets that arrived over the wire and found no room in the receiver."""
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one direction of a cable."""
+    """Loss of one direction of a cable."""
 
     sent: int  # packets that were compared
-    rate: float  # of them, that did not come
-    error: float  # of that rate, by when and how the ports were read
+    rate: float  # share of them that did not arrive
+    error: float  # of `rate`, from when and how the ports were read
 
     @property
     def least(self) -> float:
@@ -52,17 +54,17 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most(self) -> float:
-        """It loses no more."""
+        """Upper bound of the loss rate."""
         return max(0.0, self.rate) + math.hypot(self.error, self._chance)
 
     @property
     def _chance(self) -> float:
-        """Another time it would lose more or fewer of as many."""
+        """Random spread: another time it would lose more or fewer of as many packets."""
         return _SIGMAS * math.sqrt(1.2 * max(self.rate, 1 / self.sent) / self.sent)
 
     @property
     def is_lossy(self) -> bool:
-        """What did not come was lost, by chance or not: chance is no error of it."""
+        """Whether it loses packets. Random spread is no error here: what did not arrive was lost."""
         return self.rate - self.error > 0 and self.rate >= LEAST and self.rate * self.sent >= _LEAST_LOST
 
     @property
@@ -81,14 +83,14 @@ class _Series(msgspec.Struct, frozen=True):
         self.value.append(value)
 
     def __call__(self, at: float) -> float:
-        """Between two readings: as if it grew evenly."""
+        """The value at a time, interpolated linearly between two readings."""
         place = self._end(at)
         begin, end = self.at[place - 1], self.at[place]
         share = (at - begin) / (end - begin)
         return self.value[place - 1] + share * (self.value[place] - self.value[place - 1])
 
     def guessed_s(self, at: float) -> float:
-        """What the square of its error there is in proportion to: nothing at a reading, most in the middle of two."""
+        """Proportional to the variance of the interpolation: 0 at a reading, largest in the middle of two."""
         place = self._end(at)
         begin, end = self.at[place - 1], self.at[place]
         return max(0.0, (at - begin) * (end - at) / (end - begin))
@@ -98,13 +100,13 @@ class _Series(msgspec.Struct, frozen=True):
 
 
 def wire_of(senders: Sequence[Counted], receivers: Sequence[Counted]) -> Wire | None:
-    """From the windows of the two ports. None: not known."""
+    """Loss of a cable, from the windows of its two ports. None: unknown."""
     out, into = _unbroken(senders, SENT, "tx_bytes"), _unbroken(receivers, CAME, "rx_bytes")
     if out is None or into is None:
         return None
     (sent, sent_bytes), (came, came_bytes) = (_series(each) for each in (out, into))
     if not all(_grow(each.at) for each in (sent, sent_bytes, came, came_bytes)):
-        return None  # windows too short for a clock to tell their ends apart, or readings of after their window
+        return None  # windows too short for the clock to separate their ends, or readings after their window
     times = [at for at in sent.at if came.at and came.at[0] <= at <= came.at[-1]]
     if len(times) < _FEWEST_POINTS:
         return None
@@ -133,7 +135,7 @@ class _Chain(msgspec.Struct, frozen=True):
 
 
 def _unbroken(windows: Sequence[Counted], packets: tuple[str, ...], num_bytes: str) -> _Chain | None:
-    """The longest row of windows of which each begins where the one before it ended, and both counters are known."""
+    """The longest chain of windows in which each begins at the end of the one before, and both counters are known."""
     listed = sorted((each for each in windows if each.at is not None), key=lambda each: each.at or 0.0)
     best, begin = range(0), 0
     for place, each in enumerate(listed):
@@ -147,12 +149,12 @@ def _unbroken(windows: Sequence[Counted], packets: tuple[str, ...], num_bytes: s
 
 
 def _follows(one: Counted, other: Counted) -> bool:
-    """No line is missing, and no clock was set."""
+    """Whether `other` directly follows `one`: no line is missing, and no clock was set."""
     return abs((other.at or 0.0) - (one.at or 0.0) - other.seconds) < max(_BREAK_S, 0.1 * other.seconds)
 
 
 def _are_possible(window: Counted, packets: tuple[str, ...]) -> bool:
-    """Its times grow, and its readings from none to all."""
+    """Whether the times of its readings grow, and their values rise from 0 to the total."""
     marks = window.marks or ()
     times = [0.0, *(mark.seconds for mark in marks)]
     values = [0, *(_passed(mark, packets) for mark in marks), _count(window, packets) or 0]
@@ -174,8 +176,8 @@ def _count(window: Counted, names: tuple[str, ...]) -> int | None:
 
 
 def _series(chain: _Chain) -> tuple[_Series, _Series]:
-    """Packets at all readings of which the time is exact; bytes at the ends of windows. Lengths of windows are exact;
-    when a line was printed is less so, and says only when all of them were."""
+    """Packets at all readings with an exact time; bytes at the ends of windows. Lengths of windows are exact; the print
+    time of a line is less so, and serves only for the common offset."""
     took = [0.0, *itertools.accumulate(each.seconds for each in chain.windows)]
     offsets = sorted((each.at or 0.0) - end for each, end in zip(chain.windows, took[1:], strict=True))
     began = [offsets[len(offsets) // 2] + each for each in took]
@@ -192,7 +194,7 @@ def _series(chain: _Chain) -> tuple[_Series, _Series]:
 
 
 def _readings(window: Counted, packets: tuple[str, ...]) -> list[tuple[float, int]]:
-    """Since its beginning."""
+    """Pairs: seconds since the window's beginning, packets until then."""
     if window.marks is None:
         return [(window.seconds, _count(window, packets) or 0)]
     return [(mark.seconds, _passed(mark, packets)) for mark in window.marks]
@@ -207,19 +209,19 @@ def _are_alike(
 ) -> bool:
     """Whether both ends count the same packets."""
     if num_came <= 0:
-        return True  # nothing comes at all
+        return True  # no packet arrives at all
     return _grown(came_bytes, span) / num_came - _grown(sent_bytes, span) / num_sent <= _MORE_BYTES
 
 
 def _refused(windows: Sequence[Counted]) -> int | None:
-    """None: a counter that there is is not known."""
+    """Packets that the receiver refused. None: a counter exists, and its value is unknown."""
     if any(name in each.unknown for each in windows for name in _REFUSED):
         return None
     return sum(max(0, each.grown.get(name, 0)) for each in windows for name in _REFUSED)
 
 
 def _fitted(times: Sequence[float], sent: _Series, came: _Series) -> tuple[float, float] | None:
-    """Share that is lost, and its standard deviation. None: traffic changed in such a way that it cannot be told."""
+    """Share of packets lost, and its standard deviation. None: the traffic does not allow the fit."""
     weights = [1 / (came.guessed_s(at) + _EXACT_S) for at in times]
     speeds = _speeds(times, sent)
     missing = _centred([sent(at) - came(at) for at in times], weights)

@@ -1,1 +1,1 @@
-"""Priority flow control: buffers that wait for each other in a circle, and ports that are paused without end."""
+"""Priority flow control: buffers that wait for each other in a cycle, and ports that stay paused."""

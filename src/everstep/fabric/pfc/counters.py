@@ -2,7 +2,7 @@
 
 `{"at": 12.2, "switch": "leaf0", "port": "Ethernet8", "priority": 3, "tx_packets": 9, "rx_pause": 4, "queue_bytes": 80}`
 or SONiC's names: SAI_QUEUE_STAT_PACKETS, SAI_PORT_STAT_PFC_3_RX_PKTS, SAI_QUEUE_STAT_CURR_OCCUPANCY_BYTES,
-SAI_PORT_STAT_PFC_3_RX_PAUSE_DURATION_US. What a line lacks is unknown.
+SAI_PORT_STAT_PFC_3_RX_PAUSE_DURATION_US. A value that a line lacks is unknown.
 """
 
 import json
@@ -15,7 +15,7 @@ from everstep.fabric.topology.values import FabricError
 
 _WIDTHS = (1 << 32, 1 << 64)
 _NEAR = 0.1
-"""A counter wraps if it was in the last tenth of its width and is in the first: else it was cleared."""
+"""A counter wrapped if it went from the last tenth of its width to the first; else it was cleared."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def increase(before: int | None, now: int | None) -> int | None:
-    """None: one is not known, or the counter went back without having been at its end."""
+    """Increase of a counter. None: a value is unknown, or the counter was cleared."""
     if before is None or now is None or before < 0 or now < 0:
         return None
     if now >= before:
@@ -46,7 +46,7 @@ def increase(before: int | None, now: int | None) -> int | None:
 
 
 def read_samples(text: str, source: str) -> list[Sample]:
-    """In the order of the file. Raises FabricError."""
+    """Samples in the order of the file. Raises FabricError for a bad line."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():

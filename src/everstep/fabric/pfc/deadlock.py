@@ -1,9 +1,9 @@
 """Deadlock: the graph of buffers that wait for each other, and its cycles.
 
 A buffer is the queue of one priority behind one link, at the switch that the link enters. It waits for the buffer
-behind the next link of every route through it: while that one is full, it sends a pause and this one cannot drain. A
-cycle of such waits can stand still for ever once all its buffers are full. Without a cycle that cannot happen; with one
-it can, and needs traffic that fills all of them at once. Routes that go up and then down, never up again, have none.
+behind the next link of every route through it: while the next buffer is full, it sends a pause, and this one cannot
+drain. Once all buffers of a cycle of waits are full, the cycle can stand still for ever. A deadlock needs such a cycle,
+and traffic that fills all its buffers at once. Routes that go up, then down, and never up again have no cycle.
 """
 
 import itertools
@@ -32,7 +32,7 @@ class Deadlocks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_deadlocks(routes: Sequence[Route], tiers: Mapping[str, int], *, most: int = MAX_CYCLES) -> Deadlocks:
-    """`tiers`: of the nodes, where known; only the turns need them."""
+    """Find at most `most` cycles. `tiers`: tiers of the nodes, if known; only `bounces` needs them."""
     waits = buffer_graph(routes)
     cycles = list(itertools.islice(cycles_of(waits), most + 1))
     return Deadlocks(
@@ -45,7 +45,8 @@ def find_deadlocks(routes: Sequence[Route], tiers: Mapping[str, int], *, most: i
 
 
 def buffer_graph(routes: Iterable[Route]) -> dict[tuple[Buffer, Buffer], Route]:
-    """Who waits for whom, with the first route that makes it so. The last node takes in what comes: it is no wait."""
+    """Pairs of a buffer and the one it waits for, with the first route that causes the wait. No buffer waits for the
+    last node: it takes all packets."""
     waits: dict[tuple[Buffer, Buffer], Route] = {}
     whole = list(routes)
     priorities = {route.priority for route in whole if route.priority != ANY} or {0}
@@ -58,7 +59,7 @@ def buffer_graph(routes: Iterable[Route]) -> dict[tuple[Buffer, Buffer], Route]:
 
 
 def cycles_of(waits: Iterable[tuple[Buffer, Buffer]]) -> Iterator[list[Buffer]]:
-    """Every elementary cycle once. Raises FabricError without networkx."""
+    """Every elementary cycle once. Raises FabricError if networkx is not installed."""
     try:
         import networkx
     except ImportError:
@@ -74,7 +75,7 @@ def _closed(cycle: Sequence[Buffer], waits: Mapping[tuple[Buffer, Buffer], Route
 
 
 def bounce(route: Route, tiers: Mapping[str, int]) -> str | None:
-    """The node at which it goes up again after it went down; None: nowhere, or the tiers are not known."""
+    """The node at which a route goes up again after it went down. None: there is none, or the tiers are unknown."""
     descended = False
     for one, other in itertools.pairwise(route.nodes):
         if one not in tiers or other not in tiers:

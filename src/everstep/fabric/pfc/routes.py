@@ -1,4 +1,4 @@
-"""Routes as a text, one a line: `n0 leaf0 spine1 leaf2 n5`, with `@3` at the end for a priority other than all."""
+"""Routes as text, one per line: `n0 leaf0 spine1 leaf2 n5`. `@3` at the end limits a route to priority 3."""
 
 import itertools
 
@@ -21,7 +21,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 def read_routes(text: str, source: str) -> list[Route]:
-    """Raises FabricError."""
+    """Read the routes of a text. Raises FabricError for a bad line."""
     routes: list[Route] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#", 1)[0].split()

@@ -1,8 +1,8 @@
-"""Pause storms: a queue that holds packets, sends none and is paused all the time, by the rules of SONiC's watchdog.
+"""Pause storms, by the rules of SONiC's watchdog: a queue holds packets, sends none and is paused all the time.
 
-One interval is never enough: two that agree, over at least `detection_s` of elapsed time. These are no evidence either
-way: a gap, a clock that goes back, a counter that was cleared, is missing or counts what no port can. Counting begins
-anew, and a storm that was found stays. Such intervals are counted: that no storm is in them does not mean health.
+A storm needs two intervals that agree, over at least `DETECTION_S`. A gap, a clock that goes back, and a counter that
+was cleared, is missing or exceeds what a port can count are no evidence: counting starts again, and a storm that was
+found stays. These intervals are counted: if no storm is found in them, that does not mean health.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,14 +15,14 @@ DETECTION_S = 0.2
 RESTORATION_S = 0.2
 _AGREEING = 2
 _MOST_GAP = 10.0
-"""Times the usual distance of samples: beyond it nothing is concluded about the time between."""
+"""Multiple of the usual time between samples. Nothing is concluded about a longer gap."""
 _PAUSED = 0.99
 _MOST_PER_S = 4e9
-"""Packets or pauses: 1.6 Tbit/s of the smallest frames are 2.4e9."""
+"""Packets or pauses per second; 1.6 Tbit/s of the smallest frames are 2.4e9."""
 _MOST_PAUSED = 4.0
-"""Times the interval: counters are read a little before or after their time."""
+"""Multiple of the interval: counters are read a little before or after their time."""
 _JITTER = 0.95
-"""Samples come a little early or late; a whole interval more would be needed otherwise."""
+"""Tolerance for samples that come a little early or late; without it, detection would take one more interval."""
 
 
 class Storm(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,21 +45,21 @@ class _Port(msgspec.Struct, kw_only=True):
 
 
 class StormWatch:
-    """Takes samples as they come."""
+    """Finds storms in a stream of samples."""
 
     def __init__(self) -> None:
         self._ports: dict[tuple[str, str, int], _Port] = {}
-        self.storms: list[Storm] = []  # over ones too
+        self.storms: list[Storm] = []  # also those that are over
         self.num_judged = 0  # intervals between two samples of a port
         self.num_unknown = 0
 
     @property
     def never_judged(self) -> list[tuple[str, str, int]]:
-        """Switch, port and priority of which nothing is known."""
+        """Switch, port and priority without a single judged interval."""
         return [key for key, port in self._ports.items() if not port.is_judged]
 
     def add(self, sample: Sample) -> Storm | None:
-        """A storm that is found now, or None."""
+        """Add a sample. Returns the storm that it reveals, or None."""
         port = self._ports.get(sample.key)
         if port is None:
             self._ports[sample.key] = _Port(last=sample)
@@ -115,7 +115,7 @@ def watch_storms(samples: Iterable[Sample]) -> StormWatch:
 
 
 def _is_paused(before: Sample, now: Sample, elapsed: float) -> bool | None:
-    """Packets wait, none is sent, and pauses come. None: the counters cannot say."""
+    """Whether packets wait, none is sent, and pauses arrive. None: the counters do not show it."""
     sent = _possible(increase(before.tx_packets, now.tx_packets), _MOST_PER_S * elapsed)
     if sent is None or sent > 0:
         return None if sent is None else False
@@ -133,9 +133,9 @@ def _possible(counted: int | None, most: float) -> int | None:
 
 
 def roots(storms: Iterable[Storm], peers: Mapping[tuple[str, str], str], hosts: frozenset[str]) -> dict[str, str]:
-    """Where pauses come from: node -> why. `peers`: (switch, port) -> the node behind that port.
+    """Sources of the pauses: node -> reason. `peers`: (switch, port) -> the node behind that port.
 
-    A paused port points at the node that pauses it: a root, unless it is a switch with a paused port itself.
+    The node behind a paused port is a source, unless it is a switch with a paused port itself.
     """
     live = [storm for storm in storms if storm.over is None]
     paused = {storm.switch for storm in live}

@@ -1,1 +1,1 @@
-"""Which hosts a job gets and in which order its nodes take them, so that the fullest link is as empty as possible."""
+"""Chooses the hosts of a job, and the order of its nodes on them, so that the fullest link carries the least."""

@@ -1,4 +1,4 @@
-"""What an assignment of hosts costs: the fullest way out of a group of hosts, then all that leaves groups."""
+"""Cost of an assignment of hosts: the fullest way out of a group of hosts, then all traffic that leaves groups."""
 
 from collections.abc import Sequence
 
@@ -9,20 +9,20 @@ from everstep.fabric.topology.graph import Graph
 
 
 class Cost(msgspec.Struct, frozen=True, order=True):
-    """Compared in this order."""
+    """Cost of an assignment. The fields are compared in this order."""
 
     bottleneck: float  # traffic over capacity of the fullest way into or out of a group
     crossing: float  # traffic, once for each level that it leaves
 
     def is_better_than(self, other: "Cost") -> bool:
-        """By more than rounding."""
+        """Whether it is smaller by more than a rounding error."""
         if abs(self.bottleneck - other.bottleneck) > 1e-9 * max(1e-9, other.bottleneck):
             return self.bottleneck < other.bottleneck
         return self.crossing < other.crossing * (1 - 1e-9)
 
 
 class Costs:
-    """Of one network. Levels are those of the graph, the last one that holds all hosts left out: nothing leaves it."""
+    """Costs of assignments on one network, at the levels of its graph. No traffic leaves a level with one group."""
 
     def __init__(self, graph: Graph) -> None:
         self.levels = graph.levels
@@ -35,8 +35,8 @@ class Costs:
         return self._capacity[level][group]
 
     def busy(self, traffic: Traffic, hosts: Sequence[int]) -> float | None:
-        """Traffic over capacity of the fullest link, NICs of hosts included: what the network needs for it, where
-        nothing else binds. None: not all speeds are known."""
+        """Traffic over capacity of the fullest link, NICs of hosts included: what the network needs if nothing else
+        limits it. None: a speed is unknown."""
         if self.is_assumed:
             return None
         out, into = [0.0] * traffic.num, [0.0] * traffic.num
@@ -47,7 +47,7 @@ class Costs:
         return max([self.of(traffic, hosts).bottleneck, *nics])
 
     def of(self, traffic: Traffic, hosts: Sequence[int]) -> Cost:
-        """`hosts[place]` is the host of each place."""
+        """Cost of an assignment. `hosts[place]` is the host of each place."""
         crossing, worst = 0.0, 0.0
         for level in range(self.num_levels):
             out: dict[int, float] = {}
@@ -64,8 +64,8 @@ class Costs:
 
 
 def _capacities(graph: Graph, level: int) -> dict[int, float]:
-    """How much can leave each group of that level, in Gbit/s. Where speeds are not known: as much as its hosts send,
-    one unit each, which is what a network without oversubscription has."""
+    """Capacity out of each group of that level, in Gbit/s. If speeds are unknown: as much as its hosts send, one unit
+    each, as in a network without oversubscription."""
     members: dict[int, list[int]] = {}
     for host, path in enumerate(graph.levels):
         members.setdefault(path[level], []).append(host)
@@ -83,7 +83,7 @@ def _capacities(graph: Graph, level: int) -> dict[int, float]:
 
 
 def _host_speed(graph: Graph) -> float:
-    """Gbit/s of one host, where all are known; else 1."""
+    """Gbit/s of one host, if its speeds are known; else 1."""
     return _speed_of(graph, 0) if graph.num_hosts else 1.0
 
 

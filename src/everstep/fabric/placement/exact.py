@@ -1,5 +1,5 @@
-"""The best assignment there is, by branch and bound. Hosts with the same groups are interchangeable, so it assigns
-places to kinds of hosts; for a few hosts in a few groups that is quick, and it gives up where it is not."""
+"""The best assignment, by branch and bound. Hosts with the same groups are interchangeable, so the search assigns
+places to kinds of hosts. It is quick for a few hosts in a few groups; after `MAX_STEPS` it gives up."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ MAX_STEPS = 60_000
 
 
 def best(costs: Costs, traffic: Traffic, free: Sequence[int], known: Cost) -> tuple[list[int] | None, bool]:
-    """An assignment that is better than `known`, or None; and whether all were looked at."""
+    """An assignment that is better than `known`, or None; and whether the search was complete."""
     kinds: dict[tuple[int, ...], list[int]] = {}
     for host in free:
         kinds.setdefault(costs.levels[host], []).append(host)
@@ -31,7 +31,7 @@ class _Search:
         ]
 
     def place(self, hosts: list[int], used: list[int]) -> None:
-        """The next place gets a host of each kind in turn. More traffic never costs less, so a dear start is cut."""
+        """Tries a host of each kind for the next place. More traffic never costs less, so a costly beginning is cut."""
         self.steps += 1
         if self.steps >= MAX_STEPS:
             return

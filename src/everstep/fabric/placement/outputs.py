@@ -1,4 +1,4 @@
-"""A placement and a topology as other programs read them. Nothing is invented: each format is its owner's."""
+"""Writes a placement or a topology in the existing formats of other programs."""
 
 import json
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ def host_file(hosts: Sequence[str]) -> str:
 
 
 def slurm_flags(hosts: Sequence[str]) -> str:
-    """Slurm sorts `--nodelist`: the order is kept by SLURM_HOSTFILE and `--distribution=arbitrary`."""
+    """Flags for Slurm. It sorts `--nodelist`; SLURM_HOSTFILE with `--distribution=arbitrary` keeps the order."""
     return f"--nodes={len(hosts)} --nodelist={compress(list(hosts))}\n"
 
 
 def rank_file(hosts: Sequence[str], chips: int) -> str:
-    """Open MPI: `mpirun --rankfile`."""
+    """Rank file of Open MPI, for `mpirun --rankfile`."""
     lines = [
         f"rank {place * chips + slot}={host} slot={slot}\n" for place, host in enumerate(hosts) for slot in range(chips)
     ]
@@ -28,8 +28,8 @@ def rank_file(hosts: Sequence[str], chips: int) -> str:
 
 
 def slurm_topology(graph: Graph) -> str:
-    """topology.conf: the groups as a tree. Slurm's tree has one parent for each switch, so spines that join the same
-    leaves are one."""
+    """topology.conf: the groups as a tree. A switch has one parent in Slurm's tree, so spines above the same leaves
+    become one switch."""
     lines: list[str] = []
     levels = [level for level, name in enumerate(graph.level_names) if name.startswith("joined")]
     for place, level in enumerate(levels):
@@ -47,7 +47,7 @@ def slurm_topology(graph: Graph) -> str:
 
 
 def node_labels(graph: Graph) -> str:
-    """`kubectl label` commands with the keys that topograph writes, 0 closest."""
+    """`kubectl label` commands with the keys that topograph writes; tier 0 is the closest."""
     levels = [level for level, name in enumerate(graph.level_names) if name.startswith("joined")]
     lines = []
     for host, path in enumerate(graph.levels):
@@ -57,7 +57,7 @@ def node_labels(graph: Graph) -> str:
 
 
 def affinity(hosts: Sequence[str]) -> str:
-    """The part of a pod's spec that allows these nodes only."""
+    """The part of a pod's spec that allows only these nodes."""
     match = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(hosts)}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [match]}]}
     node = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}

@@ -1,4 +1,4 @@
-"""Sets of hosts worth trying: close together, few groups, groups that hold whole rings."""
+"""Candidate sets of hosts: close together, in few groups, in groups that hold whole rings."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -6,8 +6,8 @@ from everstep.fabric.topology.graph import Graph
 
 
 def candidates(graph: Graph, free: Sequence[int], num: int, units: Sequence[int]) -> Iterator[list[int]]:
-    """`units`: sizes of parallel groups in hosts; a set for each takes multiples of it from every group. Few pods and
-    then few leaves, and few leaves of whatever pods."""
+    """`units`: sizes of parallel groups, in hosts; for each size, a set takes multiples of it from every group. Sets
+    use few pods and then few leaves, or few leaves of any pods."""
     depth = len(graph.level_names)
     for unit in dict.fromkeys([1, *units]):
         for level in range(depth + 1):
@@ -28,7 +28,8 @@ def _groups(graph: Graph, hosts: Sequence[int], level: int) -> list[list[int]]:
 
 
 def _fill(graph: Graph, hosts: list[int], num: int, level: int, unit: int) -> list[int]:
-    """`num` of these, from few groups of that level: large ones first, the last from the one that fits tightest."""
+    """`num` of these hosts, from few groups of that level: large groups first, the last hosts from the group that fits
+    most tightly."""
     if level < 0 or num == len(hosts):
         return hosts[:num]
     groups = _groups(graph, hosts, level)

@@ -1,5 +1,5 @@
-"""Places a job: several sets of hosts, several orders, exchanges of two; the best of all. What Slurm's tree would pick
-is one of them, so the result is never worse than that."""
+"""Places a job: tries several sets of hosts, several orders and exchanges of two hosts, and takes the best. The choice
+of Slurm's tree is one candidate, so the result is never worse than that."""
 
 import itertools
 import math
@@ -16,25 +16,25 @@ from everstep.fabric.topology.values import FabricError
 
 MAX_EXACT = 12
 _EXCHANGES = 5_000_000
-"""Edges looked at while exchanging hosts: two or three seconds."""
+"""Edges to look at while exchanging hosts: two or three seconds."""
 _WIDTHS = 3
-"""So many pools of wide groups are tried for each level."""
+"""Pools of wide groups to try for each level."""
 _EXCHANGED = 64
-"""Of larger jobs a placement that is at the bound is left as it is."""
+"""A placement of a larger job that is at the bound is not improved further."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...]  # one per place, in order
     cost: Cost
-    slurm: Cost  # of what Slurm's tree picks, in its order
-    speed_up: float | None  # of the network, against Slurm's; None: not all speeds are known
+    slurm: Cost  # cost of the choice of Slurm's tree, in its order
+    speed_up: float | None  # of the network, against Slurm's choice; None: a speed is unknown
     bound: float  # no placement on the free hosts has a smaller bottleneck
-    is_optimal: bool  # known to be, by search or by the bound
-    is_assumed: bool  # speeds are not known: as if nothing were oversubscribed
+    is_optimal: bool  # proven by search or by the bound
+    is_assumed: bool  # a speed is unknown: computed without oversubscription
 
 
 def place(graph: Graph, traffic: Traffic, free: Sequence[int]) -> Placement:
-    """Raises FabricError."""
+    """Place a job on the `free` hosts (numbers of the graph). Raises FabricError."""
     if traffic.num < 1 or len(free) < traffic.num:
         raise FabricError(f"placement: {traffic.num} hosts are wanted, {len(free)} are free")
     graph.require_connected([graph.names[host] for host in free])
@@ -72,7 +72,7 @@ def _speed_up(costs: Costs, traffic: Traffic, usual: Sequence[int], found: Seque
 
 
 def _pools(costs: Costs, num: int, free: Sequence[int]) -> Iterator[Sequence[int]]:
-    """All free hosts, and, of each level, those in groups with wide ways out: a narrow one fills first."""
+    """All free hosts; then, for each level, the hosts in groups with wide ways out: a narrow way fills first."""
     yield free
     for level in range(costs.num_levels):
         width = {host: costs.capacity(level, costs.levels[host][level]) for host in free}
@@ -102,7 +102,7 @@ def _assignments(graph: Graph, traffic: Traffic, sets: Iterable[list[int]]) -> I
 
 
 def _sorted(graph: Graph, chosen: Sequence[int]) -> Iterator[list[int]]:
-    """Groups side by side, at every level: large ones first, and small ones first."""
+    """The hosts of a group side by side, at every level: large groups first, then small groups first."""
     for sign in (-1, 1):
         sizes: list[dict[int, int]] = []
         for level in range(len(graph.level_names)):
@@ -120,7 +120,7 @@ def _sorted(graph: Graph, chosen: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _orders(traffic: Traffic) -> Iterator[list[int]]:
-    """The places in each order of the dimensions: whichever runs fastest gets neighbouring hosts."""
+    """The places in each order of the dimensions: the fastest dimension gets neighbouring hosts."""
     strides = [math.prod(traffic.shape[:depth]) for depth in range(len(traffic.shape))]
     for axes in itertools.permutations(range(len(traffic.shape))):
         ranges = [range(traffic.shape[axis]) for axis in axes]
@@ -133,7 +133,7 @@ def _orders(traffic: Traffic) -> Iterator[list[int]]:
 def _exchange(
     costs: Costs, traffic: Traffic, hosts: list[int], cost: Cost, free: Sequence[int]
 ) -> tuple[list[int], Cost]:
-    """Exchanges two places, or a place and a free host, as long as it helps and a budget lasts."""
+    """Exchanges two places, or a place and a free host, while that helps and the budget lasts."""
     budget = _EXCHANGES // max(1, len(traffic.edges) * costs.num_levels * 8)
     spare = [host for host in free if host not in set(hosts)]
     improved = cost.crossing > 0
@@ -157,8 +157,8 @@ def _exchange(
 
 
 def _bound(costs: Costs, traffic: Traffic, free: Sequence[int]) -> float:
-    """Where no group of a level holds the job, at least the smallest edge leaves or enters each group that it touches.
-    The best it can do is to touch the widest groups."""
+    """Lower bound of the bottleneck. If no group of a level holds the job, at least the smallest edge leaves or enters
+    each group that the job touches. At best, these are the widest groups."""
     if not _is_connected(traffic):
         return 0.0
     smallest = min((edge.amount for edge in traffic.edges), default=0.0)

@@ -1,5 +1,5 @@
-"""What Slurm's topology/tree plugin picks, to compare with: the smallest switch that holds the job, in it the leaf that
-fits best, else the largest, and so on. Nodes are then in the order of the configuration."""
+"""The choice of Slurm's topology/tree plugin, for comparison: the smallest switch that holds the job; in it the leaf
+that fits best, else the largest, and so on. Nodes are then in the order of the configuration."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from everstep.fabric.topology.graph import Graph
 
 
 def pick(graph: Graph, free: Sequence[int], num: int) -> list[int]:
-    """Empty if there are not enough."""
+    """Numbers of the chosen hosts; empty if there are not enough."""
     if len(free) < num:
         return []
     inside = _smallest(graph, free, num)
@@ -33,7 +33,7 @@ def _leaf_level(graph: Graph) -> int:
 
 
 def _smallest(graph: Graph, free: Sequence[int], num: int) -> list[int]:
-    """Free hosts of the lowest group that has enough of them; of several the one with the fewest left over."""
+    """Free hosts of the lowest group with enough of them; of several such groups, the one with the fewest left over."""
     for level in range(_leaf_level(graph), len(graph.level_names)):
         groups: dict[int, list[int]] = {}
         for host in free:

@@ -1,8 +1,8 @@
-"""Who of a job's nodes sends how much to whom: rings of data parallelism, neighbours of pipeline parallelism,
-all-to-all of experts. Places, not hosts: placement decides which host is which place.
+"""Traffic between the nodes of a job: rings of data parallelism, neighbours of pipeline parallelism, all-to-all of
+experts. Nodes are places here, not hosts: the placement gives each place a host.
 
-Places follow Megatron's order: tensor parallel fastest, then experts, data and pipeline. Tensor parallelism that fits
-into a host leaves it nothing to send.
+Places follow Megatron's order: tensor parallel fastest, then experts, data and pipeline. If tensor parallelism fits
+into a host, the host sends nothing for it.
 """
 
 import itertools
@@ -23,11 +23,11 @@ class Edge(msgspec.Struct, frozen=True):
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     num: int  # places
     edges: tuple[Edge, ...]
-    shape: tuple[int, ...]  # of the places, fastest first: (dp, pp)
+    shape: tuple[int, ...]  # dimensions of the places, fastest first: (dp, pp)
 
 
 class Groups(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes of parallel groups in ranks, and what one rank sends in a step, in bytes or any other unit."""
+    """Sizes of parallel groups in ranks, and the amount that one rank sends per step, in bytes or any other unit."""
 
     tp: int = 1
     ep: int = 1
@@ -44,7 +44,7 @@ def ring(num: int, amount: float = 1.0) -> Traffic:
 
 
 def traffic_of(groups: Groups, chips_per_host: int) -> Traffic:
-    """Between hosts of `chips_per_host` ranks each. Raises FabricError if ranks do not fill hosts."""
+    """Traffic between hosts of `chips_per_host` ranks each. Raises FabricError if ranks do not fill hosts."""
     ranks = groups.tp * groups.ep * groups.dp * groups.pp
     if ranks % chips_per_host:
         raise FabricError(f"groups of {ranks} ranks do not fill hosts of {chips_per_host} chips")
@@ -69,7 +69,7 @@ def traffic_of(groups: Groups, chips_per_host: int) -> Traffic:
 
 
 def _shape(groups: Groups, chips_per_host: int, num: int) -> tuple[int, ...]:
-    """Sizes of the dimensions that are left between hosts."""
+    """Sizes of the dimensions that remain between hosts."""
     left, shape = chips_per_host, []
     for size in (groups.tp, groups.ep, groups.dp, groups.pp):
         inside = math.gcd(size, left)
@@ -80,7 +80,7 @@ def _shape(groups: Groups, chips_per_host: int, num: int) -> tuple[int, ...]:
 
 
 def _between(name: str, size: int, amount: float, stride: int, ranks: int) -> Iterator[tuple[int, int, float]]:
-    """Pairs of ranks of one kind of group, and what goes from the first to the second."""
+    """Pairs of ranks in groups of one kind, and the amount from the first to the second."""
     if size == 1:
         return
     for first in range(ranks):
@@ -99,7 +99,7 @@ def _between(name: str, size: int, amount: float, stride: int, ranks: int) -> It
 
 
 def _ring(members: list[int], amount: float) -> Iterator[Edge]:
-    """An all-reduce of `amount`: each sends 2(n-1)/n of it to the next."""
+    """An all-reduce of `amount`: each member sends 2(n-1)/n of it to the next."""
     if len(members) > 1:
         part = 2 * (len(members) - 1) / len(members) * amount
         yield from (Edge(one, other, part) for one, other in zip(members, [*members[1:], members[0]], strict=True))

@@ -1,1 +1,1 @@
-"""Networks that do not exist yet: how many switches, ports and cables, and what they would carry."""
+"""Plans of networks that do not exist yet: numbers of switches, ports and cables, and what they would carry."""

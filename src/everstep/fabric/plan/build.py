@@ -1,4 +1,4 @@
-"""Draws the network of a plan: names, ports and cables. Reads as any other topology does."""
+"""Builds the topology of a plan: names, ports and cables, as if read from a file."""
 
 from everstep.fabric.plan.clos import Plan
 from everstep.fabric.topology.values import Cable, Host, Port, Switch, Topology
@@ -61,7 +61,7 @@ def _add_spines(plan: Plan, switches: list[Switch], cables: list[Cable]) -> None
 
 
 def _add_cores(plan: Plan, switches: list[Switch], cables: list[Cable]) -> None:
-    """A spine's number decides which cores it has: all pods' spines of that number meet on them."""
+    """A spine's number decides its cores: the spines with that number in all pods share the same cores."""
     half = plan.wanted.radix // 2
     per_spine = half // plan.core_parallel
     for plane in range(plan.num_planes):

@@ -1,8 +1,8 @@
-"""A Clos network for a number of chips: two tiers where they suffice, else three. Counts only; `build` draws it.
+"""Counts of a Clos network for a number of chips, with the fewest tiers. `build` makes its topology.
 
-NICs of one index on all hosts are a rail. A leaf serves one rail, so a host touches one leaf per rail, and hosts that
-share their leaves are a group. A spine serves all rails where it has the ports, else each rail is a network of its own:
-what has to change rails does so inside a host.
+The NICs with one index on all hosts are a rail. A leaf serves one rail, so a host connects to one leaf per rail; hosts
+that share their leaves are a group. A spine serves all rails if it has enough ports. If not, each rail is a separate
+network, and traffic changes rails inside a host.
 """
 
 import math
@@ -33,14 +33,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     num_groups: int
     num_pods: int  # 1 with two tiers
     groups_per_pod: int
-    spines: int  # of one plane and pod
+    spines: int  # per plane and pod
     parallel: int  # cables between a leaf and a spine
-    cores: int  # of one plane; 0 with two tiers
+    cores: int  # per plane; 0 with two tiers
     core_parallel: int  # cables between a spine and a core
 
     @property
     def num_planes(self) -> int:
-        """Networks that are joined by nothing but the hosts."""
+        """Number of networks that only the hosts connect."""
         return 1 if self.shares_spines else self.wanted.rails
 
     @property
@@ -69,21 +69,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def oversubscription(self) -> float:
-        """What the ports make of what was wanted: never more."""
+        """The ratio that the ports give: at most the wanted one."""
         return self.down / self.up if self.up else 1.0
 
     @property
     def bisection_bps(self) -> float:
-        """Between any two halves of the hosts, each way."""
+        """Bit/s between any two halves of the hosts, in each direction."""
         return self.num_hosts / 2 * self.wanted.rails * self.wanted.bps / max(1.0, self.oversubscription)
 
 
 def plan_clos(wanted: Wanted) -> Plan:
-    """The fewest tiers. Raises FabricError that says which number does not fit."""
+    """Plan with the fewest tiers. Raises FabricError that names the number that does not fit."""
     _check(wanted)
     per_host = wanted.chips_per_host or wanted.rails
     num_hosts = math.ceil(wanted.chips / per_host)
-    if num_hosts <= wanted.radix:  # a leaf per rail holds them all
+    if num_hosts <= wanted.radix:  # one leaf per rail connects all hosts
         return _plan(wanted, num_hosts, num_tiers=1, shares=False, down=wanted.radix, up=0, groups=1)
     up = math.ceil(wanted.radix / (1 + wanted.oversubscription) - 1e-9)
     down = min(wanted.radix - up, math.floor(up * wanted.oversubscription + 1e-9))
@@ -143,5 +143,5 @@ def _plan(wanted: Wanted, num_hosts: int, *, num_tiers: int, shares: bool, down:
 
 
 def _most_parallel(up: int, most: int) -> int:
-    """Cables between two switches, so that fewer switches are used and every one gets the same number."""
+    """Cables per pair of switches: as many as fit, for fewer switches, and the same number for each."""
     return max(each for each in range(1, max(1, most) + 1) if up % each == 0)

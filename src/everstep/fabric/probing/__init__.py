@@ -1,1 +1,1 @@
-"""Sends probes and answers them. Sockets only: what losses mean is worked out in `locate`."""
+"""Sends probes and answers them. Only sockets are handled here; `locate` judges the losses."""

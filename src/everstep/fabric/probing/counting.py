@@ -1,7 +1,7 @@
-"""What the ports of one node counted in a window, and how much each sent in its fullest second. Pure: readings and
-times are passed in.
+"""Growth of the port counters of one node in a window, and the traffic of each port in its fullest second. Pure: the
+caller passes readings and times.
 
-A counter that went back, wrapped or was not there all the time has no difference in that window.
+A counter that went back, wrapped or was missing for a time has no growth in that window.
 """
 
 from collections.abc import Mapping
@@ -10,25 +10,25 @@ from everstep.fabric.locate.observations import CAME, SENT, Counted, Mark
 from everstep.linux.nics import Nic
 
 READ_S = 0.5
-"""Between two readings. All nodes read when their clocks show a multiple of it: two ports of a cable that are read at
-the same time need no guess of what passed in between."""
+"""Seconds between two readings. All nodes read when their clocks show a multiple of it: if both ports of a cable are
+read at the same time, nothing has to be interpolated."""
 
 _PEAK_S = 0.9
-"""Of the fullest second, at least: shorter bursts fill any link."""
+"""Least length of the fullest second: shorter bursts fill any link."""
 
 _EXACT_S = 2e-3
-"""A reading that took longer, and twice as long as the quickest of its port, was interrupted: what it counted was
-counted at a time that is not known. Each port has its own: a node's drivers differ."""
+"""A reading that took longer, and twice as long as the quickest of its port, was interrupted: its time is unknown. Each
+port has its own limit, because a node's drivers differ."""
 
 
 class Counting:
     def __init__(self, node: str, at: float, nics: Mapping[str, Nic]) -> None:
-        """The first reading. Times are of a clock that only goes forward."""
+        """`nics`: the first reading. All times are of a monotonic clock."""
         self._node = node
         self._windows = {name: _Window(_at(at, nic), nic) for name, nic in nics.items()}
 
     def add(self, at: float, nics: Mapping[str, Nic]) -> None:
-        """`at`: of ports that do not say when they were counted."""
+        """Add a reading. `at`: time for ports that do not give their own."""
         for name in self._windows.keys() | nics.keys():
             window, nic = self._windows.get(name), nics.get(name)
             if window is None and nic is not None:
@@ -37,8 +37,8 @@ class Counting:
                 window.add(_at(at, nic), nic or Nic(None, {}))
 
     def close(self, epoch: float) -> list[Counted]:
-        """Since the last time, for each port that is there. `epoch`: what to add to these times for seconds since the
-        epoch."""
+        """Close the window of each port that is present, and begin the next. `epoch`: what to add to these times for
+        seconds since the epoch."""
         found = [window.close(self._node, name, epoch) for name, window in sorted(self._windows.items())]
         self._windows = {name: each.next() for name, each in self._windows.items() if each.is_there}
         return found
@@ -114,7 +114,7 @@ class _Window:
 
 
 class _Second:
-    """The fullest one of a window, out of readings that lie closer together."""
+    """The fullest second of a window, from readings at shorter intervals."""
 
     def __init__(self, at: float) -> None:
         self._began = self._at = at
@@ -129,7 +129,7 @@ class _Second:
             self._at, self._until = at, {name: grown.get(name, 0) for name in ("tx_bytes", "rx_bytes")}
 
     def peak(self, name: str, at: float, grown: Mapping[str, int]) -> float | None:
-        """Bit/s. What is left of less than a second counts where there is no whole one."""
+        """Bit/s in the fullest second. A rest of less than a second counts only if there is no whole second."""
         known = self._peaks.get(name)
         if name not in grown or at <= self._at or (known is not None and at - self._at < _PEAK_S):
             return known

@@ -1,6 +1,6 @@
-"""Which probes to send so that every link is crossed often enough, from more than one host: computed, not hoped.
+"""Chooses probe flows so that every link is crossed often enough, from more than one host.
 
-A greedy cover picks flows until each direction of each link has `least` of them, from two hosts where two can reach it.
+A greedy cover picks flows until `least` of them cross each direction of each link, from two hosts if two can reach it.
 """
 
 import heapq
@@ -16,15 +16,15 @@ Flow = tuple[str, str, int]  # from, to, source port
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     flows: tuple[Flow, ...]
-    thin: tuple[Link, ...]  # links that no choice of these flows crosses often enough
+    thin: tuple[Link, ...]  # links that the chosen flows cross too rarely
     num_links: int
 
 
 def plan_probes(paths: Mapping[Flow, Sequence[str]], *, least: int = 3, most_per_host: int = 64) -> Coverage:
-    """`paths`: nodes that each possible flow crosses, on the way there."""
+    """`paths`: for each possible flow, the nodes on its way to the peer."""
     links = {flow: [*itertools.pairwise(nodes)] for flow, nodes in paths.items()}
     picker = _Picker(links, least)
-    # What a flow is worth only falls, so the best one is the first whose place in the heap is still right.
+    # The worth of a flow only falls, so the best flow is the first one that still has the right rank in the heap.
     heap = [(*picker.rank(flow), order, flow) for order, flow in enumerate(links)]
     heapq.heapify(heap)
     chosen: list[Flow] = []
@@ -50,7 +50,7 @@ class _Picker:
         self.budget: dict[str, int] = {}
 
     def rank(self, flow: Flow) -> tuple[int, int]:
-        """Smaller is better: what it adds, then how many its host has."""
+        """Rank of a flow, smaller is better: what it adds, negated, then how many flows its host has."""
         worth = sum(
             (self.wanted[link] > 0) + (self.wanted[link] > 0 and flow[0] not in self._sources[link])
             for link in self._links[flow]
@@ -65,7 +65,7 @@ class _Picker:
 
 
 def _covered(flows: Sequence[Flow], links: Mapping[Flow, Sequence[Link]], least: int) -> set[Link]:
-    """Counted anew from the flows. The link of one host has one source, whatever is chosen."""
+    """Links that the flows cross often enough, counted again. A link that one host alone can reach needs one source."""
     counts, sources, possible = dict[Link, int](), dict[Link, set[str]](), dict[Link, set[str]]()
     for flow, its in links.items():
         for link in its:

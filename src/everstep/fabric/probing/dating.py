@@ -1,4 +1,4 @@
-"""When a packet came: the kernel's stamp, which is of the wall clock, on the monotonic clock of this host."""
+"""Arrival times of packets: the kernel's wall-clock stamps, converted to the monotonic clock of this host."""
 
 import socket
 import struct
@@ -12,15 +12,15 @@ _TIMESPEC = struct.Struct("@qq")
 ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 _LOOKS = 5
 _QUICK_NS = 50_000
-"""Of a look: this process had the processor meanwhile, and packets are dated as exactly as is needed."""
+"""Longest time of a quick look: this process kept its CPU meanwhile, and the offset is exact enough."""
 _STEP_NS = 2_000_000
-"""Clocks that are disciplined drift by less between two looks a second apart; more is a step of the wall clock."""
+"""Disciplined clocks drift by less between two looks one second apart; more is a step of the wall clock."""
 
 Clock = Callable[[], int]
 
 
 class Dating:
-    """Of sockets that are read together. `look` before packets are read, then `date_us` for each."""
+    """Dates packets of sockets that are read together. Call `look` before reading, then `date_us` for each packet."""
 
     def __init__(self, monotonic: Clock = time.monotonic_ns, wall: Clock = time.time_ns) -> None:
         self._monotonic, self._wall = monotonic, wall
@@ -28,14 +28,15 @@ class Dating:
         self._is_usable = True
 
     def look(self) -> None:
-        """What came since the look before is not dated where the wall clock was set meanwhile."""
+        """Measure the offset of the clocks. If the wall clock was set since the last look, packets that came since get
+        no date."""
         offset, now = self._offset_now()
         allowed = _STEP_NS * max(1.0, (now - self._looked) / 1e9)
         self._is_usable = abs(offset - self._offset) < allowed
         self._offset, self._looked = offset, now
 
     def date_us(self, ancillary: Iterable[tuple[int, int, bytes]]) -> int | None:
-        """None: not known."""
+        """Arrival time on the monotonic clock, in microseconds. None: unknown."""
         for level, kind, stamp in ancillary if self._is_usable else ():
             if kind == TIMESTAMPNS and level == socket.SOL_SOCKET and len(stamp) == _TIMESPEC.size:
                 seconds, nanoseconds = _TIMESPEC.unpack(stamp)
@@ -43,9 +44,9 @@ class Dating:
         return None
 
     def _offset_now(self) -> tuple[int, int]:
-        """From the wall clock to the monotonic one. The first quick look, or the quickest of several: a process that
-        loses the processor between two clocks would date a packet too early, and every later one would seem late for
-        minutes."""
+        """Offset from the wall clock to the monotonic one, and the time of the look. Takes the first quick look, or the
+        quickest of several: a process that loses its CPU between two clocks would date a packet too early, and every
+        later one would seem late for minutes."""
         looks = []
         for _ in range(_LOOKS):
             before, wall, after = self._monotonic(), self._wall(), self._monotonic()

@@ -1,7 +1,7 @@
-"""What one flow knows of its two ways, from nothing but its own counters and those in the echoes.
+"""Losses of one flow on its two ways, from its own counters and those in the echoes.
 
-An echo says how many probes had come when it was sent, so losses there and losses back are told apart without a clock.
-Only what follows the last echo is of unknown direction: it was lost on the way there or on the way back.
+An echo holds the number of probes that had arrived when it was sent, so losses there and losses back are separated
+without a clock. Only losses after the last echo have an unknown direction.
 """
 
 from collections import deque
@@ -9,18 +9,18 @@ from collections import deque
 import msgspec
 
 LATE_US = 10_000
-"""More than the shortest seen on this way: a queue, or a slow link."""
+"""Delay above the shortest one seen on this way: a queue, or a slow link."""
 
 _DRIFT = 100e-6
-"""By so much two clocks that nobody disciplines differ in each second: the shortest is forgotten as fast. A queue that
-does not go away is late for minutes all the same."""
+"""Drift of two undisciplined clocks per second; the shortest delay ages at the same rate. A queue that stays still
+counts as late for minutes."""
 
 _JUMP_US = 1_000_000
 TIMEOUT_US = 1_250_000
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """Packets that were sent, and those that did not come or came late; there, back, and of unknown way."""
+    """Pairs of packets sent, and packets lost or late: on the way there, on the way back, and of unknown direction."""
 
     there: tuple[int, int]
     back: tuple[int, int]
@@ -30,7 +30,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delays:
-    """Counts packets that came late on one way."""
+    """Counts the packets that arrive late on one way."""
 
     def __init__(self) -> None:
         self._shortest: float | None = None
@@ -38,7 +38,7 @@ class Delays:
         self.late = 0
 
     def add(self, sent_us: int, came_us: int | None) -> None:
-        """`came_us`: None where it is not known: then nothing is concluded."""
+        """`came_us`: arrival time; None: unknown, nothing is concluded."""
         if came_us is None:
             return
         took = came_us - sent_us
@@ -64,13 +64,13 @@ class Flow:
         self._recent: deque[int] = deque(maxlen=10_000)  # times of probes that may still be answered
 
     def add_sent(self, now_us: int) -> int:
-        """The number of the probe that is sent now."""
+        """Count a probe that is sent now; returns its number."""
         self.sent += 1
         self._recent.append(now_us)
         return self.sent
 
     def add_echo(self, number: int, received: int, late: int, answered_us: int, came_us: int | None) -> None:
-        """Echoes that cannot be are ignored: of a probe that was not sent, or of more probes than were."""
+        """Count an echo. Impossible echoes are ignored: of a probe that was not sent, or of more probes than sent."""
         if not 0 < number <= self.sent or received > self.sent or late > received:
             return
         self._echoes += 1
@@ -79,8 +79,8 @@ class Flow:
             self._last, self._received, self._late_there = number, received, late
 
     def close(self, now_us: int) -> Window:
-        """Since the last time. Probes after the last echo are lost, one way or the other, once they are older than
-        `TIMEOUT_US`; younger ones are of the next window."""
+        """Close the window and begin the next. Probes after the last echo are lost, in an unknown direction, once they
+        are older than `TIMEOUT_US`; younger ones belong to the next window."""
         last, received, echoes, late_there, late_back = self._base
         sent = max(0, self._last - last)
         came = min(sent, max(0, self._received - received))
@@ -97,7 +97,7 @@ class Flow:
         )
 
     def _settled(self, now_us: int) -> int:
-        """Probes that are too old to be answered, or were."""
+        """Number of probes that are too old to be answered, or were answered."""
         while self._recent and self._recent[0] < now_us - TIMEOUT_US:
             self._recent.popleft()
         return self.sent - len(self._recent)

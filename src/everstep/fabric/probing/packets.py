@@ -1,4 +1,4 @@
-"""One probe and its answer, of the same size, so that nothing is amplified. Numbers are in network order."""
+"""Format of a probe and its answer, in network byte order. One size for both, so that nothing is amplified."""
 
 import struct
 
@@ -12,17 +12,17 @@ _WRAP = 1 << 32
 
 
 class Probe(msgspec.Struct, frozen=True):
-    flow: int  # drawn when the flow begins: a prober that restarts is another flow
+    flow: int  # drawn when the flow begins: a prober that restarts is a new flow
     number: int  # 1, 2, 3, ...
     sent_us: int
 
 
 class Echo(msgspec.Struct, frozen=True):
     flow: int
-    number: int  # of the probe that it answers
+    number: int  # number of the probe that it answers
     answered_us: int
     received: int  # probes of this flow that came, this one included
-    late: int  # of these, late ones
+    late: int  # late ones among them
 
 
 def pack_probe(probe: Probe) -> bytes:
@@ -34,7 +34,7 @@ def pack_echo(echo: Echo) -> bytes:
 
 
 def read_probe(data: bytes) -> Probe | None:
-    """None for anything else: what comes over UDP is foreign."""
+    """The probe in a packet. None for anything else: packets over UDP are not trusted."""
     if len(data) != SIZE or data[:4] != _MAGIC:
         return None
     return Probe(*_PROBE.unpack(data)[1:])

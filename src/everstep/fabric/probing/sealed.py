@@ -1,8 +1,8 @@
-"""Probes that only members of a run can make: packets with a keyed tag, between two named ends.
+"""Probes that only members of a run can make: packets between two named nodes, with a keyed tag.
 
-A packet of a stranger, of another run, of another generation, for another node, or one that was heard before, is no
-packet. Who has the key can speak for any member, as it can in the rest of the run; what is concluded needs the word of
-both ends of a link (`analyzer.hangs.links`). Answers have the size of the probe, so nothing is amplified.
+A packet from outside the run, of another run or generation, for another node, or a repeated one is ignored. A process
+with the key can speak for any member, as in the rest of the run; so conclusions need the reports of both ends of a link
+(`analyzer.hangs.links`). Answers have the size of the probe, so a responder amplifies nothing.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ class Packet(msgspec.Struct, frozen=True):
     is_echo: bool
     sender: bytes  # `name_of` a node
     to: bytes
-    session: bytes  # of whoever sent the probe, drawn when it begins
+    session: bytes  # of the sender of the probe, drawn when it begins
     number: int  # of the probe: 1, 2, 3, ...
 
 
@@ -44,7 +44,7 @@ def seal(key: bytes, packet: Packet) -> bytes:
 
 
 def unseal(key: bytes, data: bytes) -> Packet | None:
-    """None for whatever is not of this run and generation."""
+    """The packet, or None if it is not of this run and generation."""
     if len(data) != SIZE or data[:4] not in (_PROBE, _ECHO):
         return None
     body = data[: _FORM.size]
@@ -59,7 +59,7 @@ def _tag(key: bytes, body: bytes) -> bytes:
 
 
 class Heard:
-    """The probes that came of one other node: each number once and in order, all of one session."""
+    """Probes received from one other node: each number once and in order, all of one session."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -68,7 +68,7 @@ class Heard:
         self.at: float | None = None
 
     def take(self, packet: Packet) -> bool:
-        """Whether it is new. What was heard before, or of another session, is not."""
+        """Whether the packet is new. A repeated one, or one of another session, is not."""
         if self._session not in (b"", packet.session) or packet.number <= self._newest:
             return False
         self._session, self._newest, self.at = packet.session, packet.number, self._clock()

@@ -1,8 +1,8 @@
-"""What one node can say of its link to another, from its own probes and their echoes. Pure: times are passed in.
+"""State of the link to another node, from this node's own probes and their echoes. Pure: the caller passes times.
 
-A link of which nothing was ever answered is unknown: a firewall looks like that. It is dead when nothing has come back
-for some seconds, and good again when several probes in a row were answered. One source port can be lost alone: switches
-choose the way by it.
+A link without any answer so far is unknown: a firewall looks like that. A link is dead if nothing has come back for
+some seconds, and good again after several answers in a row. A single source port can fail: switches choose the path by
+it.
 """
 
 from collections import deque
@@ -12,24 +12,24 @@ import msgspec
 from everstep.model.facts import LinkSeen, LinkState
 
 LATE_S = 1.0
-"""An echo that takes longer is late: an agent may wait for a processor for so long."""
+"""An echo that takes longer is late: an agent may wait this long for a CPU."""
 
 DEAD_S = 2.0
-"""Nothing that was sent for so long was answered."""
+"""A link is dead if no probe was answered for this long,"""
 
 DEAD_PROBES = 4
-"""And at least so many, each older than `LATE_S`."""
+"""and if these are at least so many probes, each older than `LATE_S`."""
 
 BACK = 2
-"""So many in a row on each source port make a dead link good again."""
+"""Answers in a row, per source port, that make a dead link good again."""
 
 WINDOW_S = 10.0
-"""Over which losses are counted."""
+"""Time over which losses are counted."""
 
 LOSSY_PROBES = 20
 LOSSY_LOST = 3
 LOSSY_SHARE = 0.05
-"""Fewer losses than that are everyday."""
+"""Fewer losses than these are normal."""
 
 _HEARD_S = 1.5
 
@@ -42,18 +42,18 @@ class _Sent(msgspec.Struct):
 
 
 class Standing:
-    """Of the link to one other node."""
+    """State of the link to one other node."""
 
     def __init__(self, to: str, num_ports: int) -> None:
         self.to = to
         self._num_ports = num_ports
         self._number = 0
         self._sent: deque[_Sent] = deque()
-        self._answered = [0] * num_ports  # by source port, ever
+        self._answered = [0] * num_ports  # answers so far, by source port
         self._state, self._since = LinkState.UNKNOWN, 0.0
 
     def send(self, now: float) -> tuple[int, int]:
-        """Number and source port, as a place, of the probe that is sent now."""
+        """Count a probe that is sent now. Returns its number and the index of its source port."""
         self._number += 1
         port = self._number % self._num_ports
         self._sent.append(_Sent(self._number, port, now))
@@ -62,7 +62,7 @@ class Standing:
         return self._number, port
 
     def answer(self, number: int) -> None:
-        """Each once; one that was not sent, or is forgotten, is none."""
+        """Count an answer, each once. Answers to unknown or forgotten probes are ignored."""
         first = self._sent[0].number if self._sent else 0
         place = number - first
         if self._sent and 0 <= place < len(self._sent) and not self._sent[place].is_answered:
@@ -70,7 +70,7 @@ class Standing:
             self._answered[self._sent[place].port] += 1
 
     def look(self, now: float, heard_at: float | None) -> LinkSeen:
-        """`heard_at`: when a probe of the other one came last."""
+        """Judge the link. `heard_at`: when the last probe of the other node came."""
         settled = [probe for probe in self._sent if probe.is_answered or now - probe.at >= LATE_S]
         lost = sum(not probe.is_answered for probe in settled)
         state, since, dead_ports = self._judge(settled, lost, now)
@@ -104,7 +104,7 @@ class Standing:
         return LinkState.GOOD, now, 0
 
     def _silence_of(self, settled: list[_Sent], port: int, now: float) -> float | None:
-        """Since when nothing of this port is answered, which was answered before. None: it is, or it never was."""
+        """Since when this port has had no answers, if it had some before. None: it has answers, or never had any."""
         own = [probe for probe in settled if probe.port == port]
         silent = _trailing(own, is_answered=False)
         is_dead = self._answered[port] > 0 and len(silent) >= DEAD_PROBES and now - silent[-1].at >= DEAD_S
@@ -112,7 +112,7 @@ class Standing:
 
 
 def _trailing(probes: list[_Sent], *, is_answered: bool) -> list[_Sent]:
-    """The newest ones of which this holds, newest first."""
+    """The newest probes in a row with this `is_answered`, newest first."""
     found = []
     for probe in reversed(probes):
         if probe.is_answered is not is_answered:

@@ -1,6 +1,7 @@
-"""Probes over UDP: a socket for each source port, because that decides the path, and one socket that answers.
+"""Probes over UDP: a socket for each source port, because the source port decides the path, and one socket that
+answers.
 
-When a packet came is the kernel's time stamp, so a host whose process reads late does not make the network look slow.
+The kernel stamps the arrival of packets, so a process that reads late does not make the network look slow.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from everstep.fabric.probing.flow import Delays, Flow, Window
 from everstep.fabric.probing.packets import SIZE, Echo, Probe, pack_echo, pack_probe, read_echo, read_probe
 
 MOST_FLOWS = 20_000
-"""That a responder remembers: the one that was silent longest goes first."""
+"""Flows that a responder remembers; it forgets the one that was silent longest first."""
 _BATCH = 256
 _SO_MEMINFO = 55  # of most Linux architectures; Python has no name for it
 _MEMINFO = struct.Struct("=9I")  # the last one: packets dropped
@@ -34,7 +35,7 @@ class Responder:
         self._held: OrderedDict[tuple[str, int, int], tuple[int, Delays]] = OrderedDict()
 
     def answer(self) -> int:
-        """Everything that has come; how many packets that was."""
+        """Answer all packets that have come; returns their number."""
         self._dating.look()
         packets = 0
         for data, peer, came_us in _packets(self._socket, self._dating):
@@ -51,7 +52,7 @@ class Responder:
         return packets
 
     def dropped(self) -> int:
-        """Packets that came, and for which this process left no room."""
+        """Packets that came while this process left no room for them."""
         return _dropped([self._socket])
 
     def _counted(self, host: str, port: int, probe: Probe, came_us: int | None) -> tuple[int, Delays]:
@@ -72,10 +73,11 @@ class Responder:
 
 
 class Prober:
-    """The flows of one host: (address of the peer, source port). Flows of one source port share a socket.
+    """Sends the probes of one host. `flows`: (address of the peer, source port). Flows of one source port share a
+    socket.
 
-    The sockets are never connected: Linux gives packets of a connected socket a hash of their own, and a Linux router
-    then takes it for the packet's, so that its path could not be computed.
+    The sockets are never connected: Linux gives the packets of a connected socket a hash of their own, and a Linux
+    router uses that hash as the packet's, so the path could not be computed.
     """
 
     def __init__(self, address: str, flows: Sequence[tuple[str, int]], port: int) -> None:
@@ -91,7 +93,7 @@ class Prober:
             self._ways.append((self._sockets[source], (peer, port)))
 
     def send(self, place: int) -> None:
-        """One probe of this flow. One that cannot be sent counts: the path is broken at its beginning."""
+        """Send one probe of this flow. A probe that cannot be sent counts too: the path is broken at its beginning."""
         flow = self._flows[place]
         now = _now_us()
         number = flow.add_sent(now)
@@ -102,7 +104,7 @@ class Prober:
             return
 
     def receive(self) -> int:
-        """Everything that has come; how many packets that was."""
+        """Read all packets that have come; returns their number."""
         self._dating.look()
         packets = 0
         for each in self._sockets.values():
@@ -115,11 +117,11 @@ class Prober:
         return packets
 
     def dropped(self) -> int:
-        """Packets that came, and for which this process left no room."""
+        """Packets that came while this process left no room for them."""
         return _dropped(self._sockets.values())
 
     def close_window(self) -> list[Window]:
-        """What waits in the sockets is read first: this process may have been late."""
+        """Close the window of each flow. Reads the waiting packets first: this process may have been late."""
         self.receive()
         return [flow.close(_now_us()) for flow in self._flows]
 
@@ -129,7 +131,7 @@ class Prober:
 
 
 def _packets(each: socket.socket, dating: Dating) -> Iterator[tuple[bytes, Any, int | None]]:
-    """What has come: data, sender, and when, if that is known."""
+    """The packets that have come: data, sender, and arrival time in microseconds (None: unknown)."""
     for _ in range(_BATCH):
         try:
             data, ancillary, _flags, peer = each.recvmsg(SIZE + 1, ANCILLARY_BYTES)  # longer ones are foreign
@@ -139,7 +141,7 @@ def _packets(each: socket.socket, dating: Dating) -> Iterator[tuple[bytes, Any, 
 
 
 def _dropped(sockets: Iterable[socket.socket]) -> int:
-    """As the kernel counts them for each socket; 0 where it does not tell."""
+    """Dropped packets, as the kernel counts them per socket; 0 if it does not."""
     total = 0
     for each in sockets if sys.platform == "linux" else ():
         with contextlib.suppress(OSError, struct.error):

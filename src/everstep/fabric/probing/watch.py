@@ -1,8 +1,8 @@
-"""One host's part: answers probes of others, sends its own, and closes a window every so often.
+"""Probing on one host: answers the probes of others, sends its own, and closes a window at regular times.
 
-It wakes up `TICK_S` apart and does then all there is to do: a process that woke for each packet would cost the host
-several times as much. Times of packets are the kernel's, so nothing comes late by it. Where more packets come than a
-socket holds for so long, it wakes up more often.
+The process wakes up every `TICK_S` and does all waiting work: waking for each packet would cost the host several times
+as much. The kernel dates packets, so this makes none late. If more packets come than a socket holds for that time, the
+process wakes up more often.
 """
 
 import time
@@ -16,19 +16,19 @@ from everstep.fabric.probing.flow import Window
 from everstep.fabric.probing.udp import Prober, Responder
 
 TICK_S = 0.34
-"""Most of what probing costs is waking up with cold caches: three times in a window of a second. Waits and lateness of
-two hosts together stay below the time after which a probe counts as lost."""
+"""Seconds between wake-ups: three in a window of a second. Waking up with cold caches is most of the cost of probing.
+The waits and delays of two hosts together stay below the time after which a probe counts as lost."""
 MOST_LATE_S = 0.25
-"""A process that did not run for longer may have lost packets in its own sockets: such a window is no evidence."""
+"""If this process did not run for longer, its own sockets may have lost packets: the window is no evidence."""
 _MOST_SENT = 64
-"""Packets that are sent when it wakes up."""
+"""Packets to send at one wake-up."""
 _MOST_WAITING = 128
-"""Packets that wait for it when it wakes up: a socket of Linux holds some 270 of them by default."""
+"""Packets that may wait at one wake-up; a Linux socket holds some 270 of them by default."""
 _LEAST_TICK_S = 0.005
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """A flow of this host, and the nodes on its two ways."""
+    """A flow of this host, and the nodes on its ways there and back."""
 
     to: str  # numeric address
     port: int  # source port
@@ -37,15 +37,16 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watched(NamedTuple):
-    """A window."""
+    """One window."""
 
     seen: list[Seen]
-    late_s: float  # this process was so late in it, at most
-    dropped: int  # packets came, and it had left no room for them
+    late_s: float  # largest delay of this process in it
+    dropped: int  # packets that came while this process left no room for them
 
 
 def watch(address: str, port: int, flows: Sequence[Planned], *, rate: float, every_s: float) -> Iterator[Watched]:
-    """For ever. `rate`: probes of each flow in a second. Raises OSError."""
+    """Probe for ever; yields one window per `every_s` seconds. `rate`: probes per second of each flow. Raises
+    OSError."""
     responder = Responder(address, port)
     prober = None
     try:
@@ -67,8 +68,8 @@ def watch(address: str, port: int, flows: Sequence[Planned], *, rate: float, eve
                 before, dropped = dropped, responder.dropped() + prober.dropped()
                 told = [msgspec.structs.replace(seen, at=at, seconds=every_s) for seen in rows]
                 yield Watched(told, late_s, max(0, dropped - before))
-                late_s = 0.0  # of the next window, with the time that printing takes
-            if now - due > every_s:  # this process was stopped: what was not sent is not sent now
+                late_s = 0.0  # the delay in the next window includes the time that printing takes
+            if now - due > every_s:  # this process was stopped: do not send the missed probes now
                 due = now
             while flows and due <= now:
                 prober.send(turn % len(flows))
@@ -84,7 +85,7 @@ def watch(address: str, port: int, flows: Sequence[Planned], *, rate: float, eve
 
 
 def seen_of(there: tuple[str, ...], back: tuple[str, ...], window: Window) -> Iterator[Seen]:
-    """What a window of one flow says of its two ways, and of both together."""
+    """Observations in a window of one flow: on the way there, on the way back, and on both together."""
     around = (*there, *back[1:])
     rows = (
         (there, window.there, window.late_there[1]),

@@ -1,1 +1,1 @@
-"""One module per format; `find.read_topology` picks by what is in the file, not by its name."""
+"""Readers of topology files, one module per format; `find.read_topology` picks one by the content, not by the name."""

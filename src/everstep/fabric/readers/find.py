@@ -1,4 +1,4 @@
-"""Reads a file of any known format, by what is in it."""
+"""Reads a topology file; its content decides the format."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ FORMATS = (
 
 
 def read_topology(path: Path) -> Topology:
-    """Raises FabricError."""
+    """The topology in a file of any known format. Raises FabricError."""
     try:
         return _read(path)
     except (RecursionError, ValueError, OverflowError) as error:  # numbers of thousands of digits, lists in lists
@@ -70,7 +70,7 @@ def _is_own(document: Any) -> bool:  # noqa: ANN401
 
 
 def with_neighbours(host: str, neighbours: dict[str, Port], source: str, nics: tuple[Port, ...] = ()) -> Topology:
-    """One host, and the switches that it hears. Raises FabricError."""
+    """A topology of one host and the switches that it hears. Raises FabricError."""
     known = {nic.name: nic for nic in nics}
     for name in neighbours:
         known.setdefault(name, Port(node=host, name=name))

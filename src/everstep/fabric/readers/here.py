@@ -1,4 +1,4 @@
-"""This host: its NICs from /sys/class/net and /sys/class/infiniband, and its switches from LLDP where lldpd runs."""
+"""This host: its NICs from /sys/class/net and /sys/class/infiniband, and its switches from LLDP if lldpd runs."""
 
 import contextlib
 import json
@@ -17,14 +17,14 @@ _LLDP_S = 5.0
 
 
 def read_host(sys: Path = Path("/sys"), name: str | None = None) -> Topology:
-    """What is known of it. A NIC that says nothing is listed with nothing known. Raises FabricError."""
+    """The topology of this host. Unknown values of a NIC are None. Raises FabricError."""
     host = name or socket.gethostname()
     nics = (*_interfaces(host, sys / "class/net"), *_ports(host, sys / "class/infiniband"))
     return with_neighbours(host, _neighbours(), f"host {host}", nics)
 
 
 def _interfaces(host: str, base: Path) -> list[Port]:
-    """Those with a device behind them; where there is none at all, as in a container, all but loopback."""
+    """Interfaces with a device; if there is none, as in a container, all except loopback."""
     try:
         found = sorted(each for each in base.iterdir() if each.name != "lo" and (each / "operstate").exists())
     except OSError:
@@ -79,7 +79,7 @@ def _number(path: Path) -> int | None:
 
 
 def _neighbours() -> dict[str, Port]:
-    """Empty where lldpd does not run."""
+    """NIC -> port of the switch that it hears; empty if lldpd does not run."""
     program = shutil.which("lldpcli")
     if program is None:
         return {}

@@ -32,7 +32,7 @@ def expand(text: str, source: str) -> list[str]:
 
 
 def _split(text: str, source: str) -> list[str]:
-    """At the commas outside brackets."""
+    """Split at the commas outside brackets."""
     pieces, depth, start = [], 0, 0
     for place, character in enumerate(text):
         depth += (character == "[") - (character == "]")
@@ -63,8 +63,8 @@ def _numbers(text: str, whole: str, source: str) -> list[str]:
 
 
 def compress(names: list[str]) -> str:
-    """`n[0-3,7]` of names that end with digits, as Slurm reads them. Order is not kept: Slurm has none."""
-    groups: dict[tuple[str, int], list[int]] = {}  # head, and how many digits where they begin with 0
+    """`n[0-3,7]` for names that end with digits, as Slurm reads them. The order is lost: Slurm has none."""
+    groups: dict[tuple[str, int], list[int]] = {}  # head, and the number of digits if they begin with 0
     plain: list[str] = []
     for name in dict.fromkeys(names):
         match = re.fullmatch(r"(.*?)(\d{1,18})", name)

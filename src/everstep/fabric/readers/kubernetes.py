@@ -1,6 +1,6 @@
 """Labels of Kubernetes nodes, as `kubectl get nodes -o json` prints them, and Kueue's `Topology`.
 
-Which labels are levels is said by a Kueue Topology in the same file, else known by name, closest first.
+A Kueue Topology in the same file names the labels that are levels, else known names do, closest first.
 """
 
 import re
@@ -71,7 +71,7 @@ def _nodes(objects: list[dict[str, Any]], source: str) -> dict[str, dict[str, st
 
 
 def _path(labels: dict[str, str], levels: list[str]) -> tuple[str, ...]:
-    """Groups, closest first. A node that lacks a label is in no group from there down, so only the upper ones count."""
+    """Groups of a node, closest first. Below a label that it lacks it has none, so only the upper groups count."""
     path: list[str] = []
     for key in reversed(levels):
         if not labels.get(key):
@@ -81,7 +81,7 @@ def _path(labels: dict[str, str], levels: list[str]) -> tuple[str, ...]:
 
 
 def _levels_of_kueue(objects: list[dict[str, Any]], source: str) -> list[str]:
-    """Kueue lists them coarsest first, and the host name last."""
+    """Labels of the levels, closest first. Kueue lists the coarsest first, and the host name last."""
     if not objects:
         return []
     spec = mapping(objects[0].get("spec"), "spec", source)
@@ -91,7 +91,7 @@ def _levels_of_kueue(objects: list[dict[str, Any]], source: str) -> list[str]:
 
 
 def _levels(nodes: dict[str, dict[str, str]]) -> list[str]:
-    """Closest first: topograph's tiers, any number of them; else those of a cloud."""
+    """Labels of the levels, closest first: any number of topograph's tiers, else those of a cloud."""
     present = {key for labels in nodes.values() for key in labels}
     tiers = sorted((int(match[1]), key) for key in present if (match := _TIER.match(key)))
     if tiers:

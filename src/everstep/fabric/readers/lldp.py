@@ -1,4 +1,4 @@
-"""LLDP neighbours of one host: `lldpcli -f json0 show neighbors`. Which switch and which port a NIC is plugged into."""
+"""LLDP neighbours of one host: `lldpcli -f json0 show neighbors`. They give the switch and the port of each NIC."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ def is_lldp(document: Any) -> bool:  # noqa: ANN401
 
 
 def read_neighbours(document: Any, source: str) -> dict[str, Port]:  # noqa: ANN401
-    """NIC -> the port of the switch that it hears. Raises FabricError. One that says nothing usable is left out."""
+    """NIC -> port of the switch that it hears. A neighbour without usable names is left out. Raises FabricError."""
     found: dict[str, Port] = {}
     for part in _listed(mapping(document, "lldp", source).get("lldp"), source):
         for entry in _listed(part.get("interface"), source):

@@ -1,4 +1,4 @@
-"""NCCL's topology XML (`NCCL_TOPO_DUMP_FILE`): the inside of one host: its NICs, their speed, its GPUs."""
+"""NCCL's topology XML (`NCCL_TOPO_DUMP_FILE`): the NICs of one host, their speeds, and its GPUs."""
 
 from xml.etree.ElementTree import Element
 
@@ -8,7 +8,7 @@ _MBIT = 1e6
 
 
 def read_system(root: Element, source: str, host: str) -> Topology:
-    """`host`: the file does not say whose it is. Raises FabricError."""
+    """`host`: name of the host, which the file does not contain. Raises FabricError."""
     if root.tag != "system":
         raise FabricError(f"{source}: XML, but not of NCCL: the root is {root.tag[:40]!r}, not 'system'")
     nets = root.findall(".//net")

@@ -28,7 +28,7 @@ from everstep.fabric.topology.values import Cable, FabricError, Host, Port, Swit
 
 MAX_CABLES = 2_000_000
 _SLOWEST = 1e3
-"""Bit/s. Whoever writes 400 means gigabits."""
+"""Bit/s. A user who writes 400 means gigabits."""
 _UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _SPEED = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) ?([KMGT]?)(?:bit/s|bps)?", re.IGNORECASE)
 

@@ -31,7 +31,7 @@ def read_conf(text: str, source: str) -> Topology:
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
-    """Without comments; a backslash at its end continues a line."""
+    """Lines without comments; a backslash at the end continues a line."""
     found: list[tuple[int, str]] = []
     held, start = "", 0
     for number, line in enumerate(text.splitlines(), 1):
@@ -67,7 +67,7 @@ def is_yaml(document: Any) -> bool:  # noqa: ANN401
 
 
 def read_yaml(document: list[Any], source: str) -> Topology:
-    """The default one of the topologies in the file, else the first tree or block. Raises FabricError."""
+    """The default topology of the file, else its first tree or block. Raises FabricError."""
     plans = [mapping(each, "topology", source) for each in document]
     usable = [plan for plan in plans if "tree" in plan or "block" in plan]
     if not usable:

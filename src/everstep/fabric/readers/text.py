@@ -14,13 +14,13 @@ MAX_YAML_BYTES = 32 << 20
 
 MAX_YAML_DEPTH = 100
 MAX_XML_BYTES = 8 << 20
-"""NCCL's are of some kilobytes; in memory each byte is up to fifty."""
+"""NCCL's files have some kilobytes; in memory each byte takes up to fifty."""
 
 _LONG_NUMBER = re.compile(r"[-+0-9a-fA-Fxob_:.]{65,}")
 
 
 def read_bytes(path: Path, what: str = "topology") -> bytes:
-    """`what`: it is to be, for whoever named a wrong one. Raises FabricError."""
+    """`what`: the expected kind of file, for the message about a wrong one. Raises FabricError."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -64,8 +64,8 @@ def yaml_of(text: str, source: str) -> list[Any]:
 
 
 def _why_not(event: Any, yaml: Any, depth: int) -> str:  # noqa: ANN401 - PyYAML's
-    """What costs more than its bytes, or does more than say."""
-    if isinstance(event, yaml.AliasEvent):  # a few lines of them grow to gigabytes
+    """Why an event is refused: it costs more than its bytes, or does more than hold data. Empty: it is not."""
+    if isinstance(event, yaml.AliasEvent):  # a few lines of them expand to gigabytes
         return "aliases"
     if depth > MAX_YAML_DEPTH:
         return f"more than {MAX_YAML_DEPTH} levels"
@@ -79,7 +79,7 @@ def _why_not(event: Any, yaml: Any, depth: int) -> str:  # noqa: ANN401 - PyYAML
 def xml_of(data: bytes, source: str) -> ElementTree.Element:
     if len(data) > MAX_XML_BYTES:
         raise FabricError(f"topology: {source}: XML larger than {MAX_XML_BYTES >> 20} MB")
-    text = text_of(data, source)  # in another encoding a document type would look otherwise
+    text = text_of(data, source)  # in another encoding a document type would look different
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise FabricError(f"topology: {source}: XML with a document type is not read")
     try:
@@ -89,7 +89,7 @@ def xml_of(data: bytes, source: str) -> ElementTree.Element:
 
 
 def mapping(value: Any, what: str, source: str) -> dict[str, Any]:  # noqa: ANN401 - what YAML or JSON can hold
-    """With keys as text: YAML reads `1101` as a number."""
+    """A mapping with text keys: YAML reads `1101` as a number."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -106,7 +106,7 @@ def items(value: Any, what: str, source: str) -> Iterator[Any]:  # noqa: ANN401
 
 
 def names(value: Any, what: str, source: str) -> list[str]:  # noqa: ANN401
-    """A list of names, or one."""
+    """Names from a list, or from a single value."""
     if isinstance(value, str | int):
         return [str(value)]
     found = list(items(value, what, source))

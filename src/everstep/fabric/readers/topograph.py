@@ -27,7 +27,7 @@ def read_model(document: Any, source: str) -> Topology:  # noqa: ANN401
     for each in items(whole.get("blocks"), "blocks", source):
         _add_block(tree, mapping(each, "blocks", source), source)
     for name in [child for below in tree.children.values() for child in below if child not in tree.children]:
-        tree.add(name, children=[], hosts=[])  # a leaf is described by its block only, or has no nodes
+        tree.add(name, children=[], hosts=[])  # a leaf that only its block describes, or without nodes
     return tree.topology()
 
 

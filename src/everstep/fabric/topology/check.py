@@ -1,6 +1,6 @@
-"""What is wrong with a topology: settings that differ, cables that are not where they should be, too little upwards.
+"""Checks a topology: settings that differ, cables in the wrong place, too little bandwidth upwards.
 
-A check that has nothing to compare says so: `unknown` is what was not known, and so not checked.
+`unknown` counts the settings that are unknown and so were not checked.
 """
 
 from collections import Counter, defaultdict
@@ -24,7 +24,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
-    unknown: dict[str, int]  # setting -> cables of which it is not known at both ends
+    unknown: dict[str, int]  # setting -> number of cables that lack it at one end or both
     num_cables: int = 0
 
     @property
@@ -42,7 +42,7 @@ _SETTINGS: dict[str, Callable[[Port], Hashable]] = {
 
 
 def check_topology(topology: Topology, *, oversubscription: float = MAX_OVERSUBSCRIPTION) -> Checked:
-    """Raises FabricError for what no network can be."""
+    """Check one topology. Raises FabricError for an impossible one (`check_whole`)."""
     graph = Graph(topology)
     findings = [
         *_ends(topology),
@@ -58,7 +58,7 @@ def check_topology(topology: Topology, *, oversubscription: float = MAX_OVERSUBS
 
 
 def compare(found: Topology, blueprint: Topology) -> list[Finding]:
-    """Cables that are not where the blueprint has them. Ports without a name are compared by their nodes only."""
+    """Differences from the cables of the blueprint. Ports without a name are compared by node only."""
     missing, extra = _keys(blueprint), _keys(found)
     both = missing & extra
     missing, extra = missing - both, extra - both
@@ -91,7 +91,7 @@ def _unknown(topology: Topology) -> dict[str, int]:
 
 
 def _ends(topology: Topology) -> Iterator[Finding]:
-    """The two ends of one cable differ."""
+    """Cables with different settings at their two ends."""
     for cable in topology.cables:
         for name, read in _SETTINGS.items():
             one, other = read(cable.one), read(cable.other)
@@ -103,7 +103,7 @@ def _ends(topology: Topology) -> Iterator[Finding]:
 
 
 def _odd_settings(topology: Topology) -> Iterator[Finding]:
-    """Both ends agree, and differ from most cables of the same kind: between the same two tiers of the same rail."""
+    """Cables with equal ends that differ from most cables between the same two tiers."""
     tiers = _tiers(topology)
     for name, read in _SETTINGS.items():
         kinds: dict[Hashable, dict[Hashable, list[Cable]]] = defaultdict(lambda: defaultdict(list))
@@ -137,7 +137,7 @@ def _down(topology: Topology) -> Iterator[Finding]:
 
 
 def _rails(topology: Topology) -> Iterator[Finding]:
-    """A NIC of one rail on a leaf of another. A leaf's rail is what it says, else what most of its NICs are."""
+    """NICs on a leaf of another rail. A leaf's rail is stated in the topology, else it is that of most of its NICs."""
     switches = {switch.name: switch for switch in topology.switches}
     on_leaf: dict[str, list[tuple[Port, Cable]]] = defaultdict(list)
     rails = {(nic.node, nic.name): nic.rail for host in topology.hosts for nic in host.nics}
@@ -163,7 +163,7 @@ def _rail_of(switch: Switch, rails: list[int | None]) -> int | None:
 
 
 def _uneven(graph: Graph) -> Iterator[Finding]:
-    """Switches and hosts that have fewer cables upwards than most of their tier."""
+    """Switches and hosts with fewer cables upwards than most nodes of their tier."""
     kinds: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for node in range(len(graph.names)):
         if graph.tiers[node] < graph.num_tiers:
@@ -179,7 +179,7 @@ def _uneven(graph: Graph) -> Iterator[Finding]:
 
 
 def _parts(graph: Graph) -> Iterator[Finding]:
-    """Hosts without a path to the largest part."""
+    """Hosts without a path to the largest connected part."""
     groups = graph.components()[: graph.num_hosts]
     if not groups:
         yield Finding(kind="disconnected", object=graph.topology.source, text="no host in it")
@@ -200,7 +200,8 @@ def _sideways(graph: Graph) -> Iterator[Finding]:
 
 
 def _oversubscribed(graph: Graph, allowed: float) -> Iterator[Finding]:
-    """Switches below the top that take in more than they can send on. Unknown speeds are not guessed: no finding."""
+    """Switches below the top tier with more bandwidth downwards than upwards, beyond the allowed ratio. A switch with
+    an unknown speed gives no finding."""
     for node in range(graph.num_hosts, len(graph.names)):
         ratio = oversubscription_of(graph, node)
         if ratio is not None and ratio > allowed + _TOLERANCE:
@@ -209,7 +210,7 @@ def _oversubscribed(graph: Graph, allowed: float) -> Iterator[Finding]:
 
 
 def oversubscription_of(graph: Graph, node: int) -> float | None:
-    """Speed downwards over speed upwards; None at the top, or where a speed is not known."""
+    """Speed downwards over speed upwards; None at the top tier, or if a speed is unknown."""
     down = up = 0.0
     for other, number in graph.neighbours[node]:
         bps = graph.cables[number].bps

@@ -1,4 +1,4 @@
-"""The same topology with something broken."""
+"""Copies of a topology with broken parts."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,8 @@ from everstep.fabric.topology.values import Cable, FabricError, Topology
 
 
 def without(topology: Topology, names: Sequence[str]) -> Topology:
-    """`names`: a switch, a host, a port (`n0:nic3`), a cable (`leaf0 - spine1`) or a fate-sharing group. All of its
-    cables are down. Raises FabricError for a name that is nowhere."""
+    """The topology with these parts down. `names`: switches, hosts, ports (`n0:nic3`), cables (`leaf0 - spine1`) or
+    fate-sharing groups; all their cables go down. Raises FabricError for an unknown name."""
     broken: set[str] = set()
     for name in names:
         broken |= set(topology.fates.get(name, (name,)))

@@ -1,4 +1,4 @@
-"""A topology as numbers: who is joined to whom, how far a switch is from the hosts, which hosts lie close together."""
+"""A topology as numbers: the neighbours of each node, the tier of each switch, and which hosts are close together."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,8 @@ class Graph:
 
     @cached_property
     def tiers(self) -> list[int]:
-        """0 for hosts; what a switch says, else how far it is from the nearest host; unreachable: 1."""
+        """Tier of each node: 0 for hosts; for a switch the tier that the topology states, else its distance from the
+        nearest host; 1 if it has no path to a host."""
         found = [0 if self.is_host(node) else -1 for node in range(len(self.names))]
         todo = deque(range(self.num_hosts))
         while todo:
@@ -47,7 +48,8 @@ class Graph:
         return max(self.tiers, default=0)
 
     def components(self, up_to_tier: int | None = None) -> list[int]:
-        """For each node its group: nodes that reach each other through switches of at most that tier."""
+        """For each node the number of its group: nodes that reach each other through switches of at most that tier. -1
+        for a switch of a higher tier."""
         group = [-1] * len(self.names)
         for start in range(len(self.names)):
             if group[start] >= 0 or not self._counts(start, up_to_tier):
@@ -66,7 +68,7 @@ class Graph:
 
     @cached_property
     def _columns(self) -> list[tuple[str, list[int]]]:
-        """Name of each level and the group of each host in it, smallest groups first."""
+        """The name of each level and the group of each host in it; the level with the smallest groups first."""
         columns = [
             (f"joined by tier {tier}", self.components(tier)[: self.num_hosts]) for tier in range(1, self.num_tiers + 1)
         ]
@@ -83,15 +85,15 @@ class Graph:
 
     @cached_property
     def levels(self) -> list[tuple[int, ...]]:
-        """For each host the groups that it is in, closest first: same leaves, same pod, and so on.
+        """For each host its groups, the smallest first: same leaves, same pod, and so on.
 
-        The accelerator domain is one of them where it is known. Two hosts are as far apart as the number of levels in
-        which they differ. A host without a cable is a group of its own.
+        If accelerator domains are known, they are one level. The distance of two hosts is the number of levels in which
+        they differ. A host without a cable is a group of its own.
         """
         return [tuple(groups[host] for _, groups in self._columns) for host in range(self.num_hosts)]
 
     def require_connected(self, hosts: Iterable[str] | None = None) -> None:
-        """Raises FabricError that names two hosts without a path between them."""
+        """Raise a FabricError that names two hosts if there is no path between them."""
         names = list(self.topology.host_names() if hosts is None else hosts)
         groups = self.components()
         for name in names[1:]:
@@ -99,7 +101,7 @@ class Graph:
                 raise FabricError(f"{self.topology.source}: disconnected: no path from {names[0]} to {name}")
 
     def host(self, name: str) -> int:
-        """Raises FabricError."""
+        """Number of the host with this name. Raises FabricError if there is none."""
         number = self.index.get(name, -1)
         if not 0 <= number < self.num_hosts:
             raise FabricError(f"{self.topology.source}: unknown host: {name}")
@@ -110,7 +112,7 @@ class Graph:
 
 
 def tiers_of_tree(source: str, children: dict[str, Sequence[str]]) -> dict[str, int]:
-    """Tier of each switch that has `children` (switches below it; none: a leaf). Raises FabricError for a cycle."""
+    """Tier of each switch. `children`: switches below each switch; a leaf has none. Raises FabricError for a cycle."""
     tiers: dict[str, int] = {}
     path: dict[str, None] = {}
     for top in children:

@@ -1,6 +1,6 @@
-"""A tree of switches, as schedulers describe a network: which switch has which hosts and which switches below it.
+"""A tree of switches, as schedulers describe a network: the hosts and the switches below each switch.
 
-How many cables join two switches, and how fast they are, such a description does not say: it stays unknown.
+Such a description has no number of cables between two switches and no speeds: both stay unknown.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from everstep.fabric.topology.graph import tiers_of_tree
 from everstep.fabric.topology.values import Cable, FabricError, Host, Port, Switch, Topology, check_whole
 
 MAX_NAMES = 2_000_000
-"""In all lists of the file together."""
+"""Limit for all lists of a file together."""
 
 MAX_LEVELS = 64
 
@@ -25,7 +25,7 @@ class Tree(msgspec.Struct, kw_only=True):
     num_names: int = 0
 
     def add(self, switch: str, *, children: list[str], hosts: list[str]) -> None:
-        """Raises FabricError for a switch that was there already, and for too many names."""
+        """Raises FabricError for a duplicate switch, and for too many names."""
         if switch in self.children:
             raise FabricError(f"{self.source}: duplicate name: {switch}: two switches")
         self.num_names += 1 + len(children) + len(hosts)
@@ -35,7 +35,7 @@ class Tree(msgspec.Struct, kw_only=True):
         self.hosts[switch] = hosts
 
     def topology(self) -> Topology:
-        """Raises FabricError: a cycle, a switch that is not described, a host on two switches."""
+        """Raises FabricError for a cycle, a switch without a description, or a host on two switches."""
         known = {child for below in self.children.values() for child in below} - self.children.keys()
         if known:
             raise FabricError(f"{self.source}: unknown switch: {min(known)}: it is below another, and not described")
@@ -65,8 +65,9 @@ def _cable(switch: str, below: str) -> Cable:
 
 
 def tree_of(source: str, paths: Mapping[str, tuple[str, ...]], domains: Mapping[str, str] | None = None) -> Tree:
-    """From each host's groups, closest first: labels of nodes. A group name may come again below another group: names
-    of the groups above make it one of its own. Hosts without a group are left out of the tree. Raises FabricError."""
+    """Build a tree from node labels. `paths`: for each host its groups, the closest first. If one group name occurs
+    below two groups, the names of the groups above it distinguish the two switches. Hosts without a group are left out.
+    Raises FabricError."""
     deep = next((host for host, path in paths.items() if len(path) > MAX_LEVELS), None)
     if deep is not None:
         raise FabricError(f"{source}: {deep[:80]!r}: more than {MAX_LEVELS} levels of groups")
@@ -87,7 +88,7 @@ def tree_of(source: str, paths: Mapping[str, tuple[str, ...]], domains: Mapping[
 
 
 def _names(paths: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """Suffix of a path -> a name for the switch: the group's own, unless another suffix has the same."""
+    """Suffix of a path -> name of the switch: the group's own name, unless another suffix or a host has it."""
     suffixes = list(dict.fromkeys(path[depth:] for path in paths.values() for depth in range(len(path))))
     owners: dict[str, int] = {}
     for suffix in suffixes:

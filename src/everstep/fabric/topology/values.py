@@ -1,7 +1,7 @@
-"""Hosts, switches and the cables between them. Unknown is None: never zero, never the default of a vendor.
+"""Hosts, switches and the cables between them. An unknown value is None, never zero and never a vendor's default.
 
-A cable has two ends, each with its own settings, because that is where cables go wrong: one end at 9000 bytes, the
-other at 1500. Each direction of a cable is a link of its own, because packets are lost one way.
+Each end of a cable has its own settings, because faults often are a difference between the ends: one at MTU 9000, the
+other at 1500. Each direction of a cable is a separate link, because a cable can lose packets in one direction only.
 """
 
 from collections.abc import Mapping
@@ -12,20 +12,20 @@ from everstep.errors import ConfigError
 
 
 class FabricError(ConfigError):
-    """A topology, a file or a request that cannot be used. One line, with the object."""
+    """A topology, file or request that cannot be used. The message is one line and names the object."""
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One end of a cable, or a NIC whose cable is not known."""
+    """One end of a cable, or a NIC without a known cable."""
 
     node: str
     name: str = ""
     rail: int | None = None  # index of the NIC on its host, or the rail that a leaf serves
-    bps: float | None = None  # what it sends, bit/s
+    bps: float | None = None  # sending speed, bit/s
     mtu: int | None = None
     duplex: str | None = None  # "full", "half"
     lossless: tuple[int, ...] | None = None  # priorities with PFC
-    ecn: tuple[int, ...] | None = None  # priorities that are marked
+    ecn: tuple[int, ...] | None = None  # priorities with ECN marking
     is_up: bool | None = None
 
     @property
@@ -39,14 +39,14 @@ class Cable(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bps(self) -> float | None:
-        """What it can carry each way: the slower end decides; None if either is unknown."""
+        """Bit/s in each direction: the speed of the slower end; None if either is unknown."""
         if self.one.bps is None or self.other.bps is None:
             return None
         return min(self.one.bps, self.other.bps)
 
     @property
     def is_up(self) -> bool:
-        """Unless an end is known to be down."""
+        """False only if an end is known to be down."""
         return self.one.is_up is not False and self.other.is_up is not False
 
     @property
@@ -56,15 +56,15 @@ class Cable(msgspec.Struct, frozen=True, kw_only=True):
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
-    nics: tuple[Port, ...] = ()  # empty: not known
+    nics: tuple[Port, ...] = ()  # empty: unknown
     chips: int | None = None
-    domain: str | None = None  # of accelerators: an NVLink domain, the closest group there is
+    domain: str | None = None  # accelerator domain (NVLink): the closest group of hosts
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class Switch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
-    tier: int | None = None  # 1: a leaf. None: as far as it is from the nearest host
+    tier: int | None = None  # 1: a leaf. None: the distance from the nearest host
     rail: int | None = None
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
 
@@ -75,18 +75,18 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     switches: tuple[Switch, ...] = ()
     cables: tuple[Cable, ...] = ()
     fates: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
-    """What fails together besides a switch and what hangs on it: a power feed, a line card, a rack."""
+    """Further groups of nodes that fail together: on one power feed, line card or rack."""
 
     def host_names(self) -> tuple[str, ...]:
         return tuple(host.name for host in self.hosts)
 
 
 MAX_TIER = 64
-"""Groups are formed for each tier: a number from a file may not make any number of them."""
+"""Each tier costs memory for its groups, so a file must not ask for any number of tiers."""
 
 
 def check_whole(topology: Topology) -> Topology:
-    """The same value. Raises FabricError for what no network can be: duplicate names, a cable to nowhere."""
+    """Return the topology. Raises FabricError for an impossible one: duplicate names, a cable to an unknown node."""
     kinds: dict[str, str] = {}
     for kind, names in (("host", topology.host_names()), ("switch", [each.name for each in topology.switches])):
         for name in names:

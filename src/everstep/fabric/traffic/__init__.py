@@ -1,1 +1,1 @@
-"""What jobs send over each link, predicted from their collectives, beside what ports counted."""
+"""Traffic of jobs on each link: the prediction from their collectives, beside the counters of ports."""

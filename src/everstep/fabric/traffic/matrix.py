@@ -1,7 +1,7 @@
-"""Who sends how much to whom in one collective, between hosts.
+"""Bytes that each host sends to each other host in one collective.
 
-A ring visits each host once, as NCCL's do, whatever the order of ranks; a tree is NCCL's double binary tree. Sizes are
-those of the whole buffer, as nccl-tests counts them. Where the root is not known, a chain's open end is averaged.
+A ring visits each host once for any order of ranks, as NCCL's rings do. A tree is NCCL's double binary tree. Sizes are
+those of the whole buffer, as in nccl-tests. If the root is unknown, the open end of a chain is averaged.
 """
 
 import itertools
@@ -18,7 +18,7 @@ _PAIR = re.compile(r"(send|recv) (\d+)->(\d+)$")
 
 
 class Span(msgspec.Struct, frozen=True):
-    """From `begin` to `end` (seconds since the epoch) so many operations began in each second."""
+    """`per_s` operations began in each second from `begin` to `end` (seconds since the epoch)."""
 
     begin: float
     end: float
@@ -30,13 +30,13 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     op: str
     num_bytes: int | None
-    hosts: tuple[str, ...]  # of each rank, in the order of the group
+    hosts: tuple[str, ...]  # host of each rank, in the order of the group
     spans: tuple[Span, ...]
 
 
 def sends(op: str, num_bytes: int | None, hosts: Sequence[str], *, is_tree: bool = False) -> Amounts | None:
-    """`hosts`: of each rank of the group, in its order. None: not known how this moves data, or how much.
-    `is_tree`: an all-reduce takes trees."""
+    """Bytes from host to host in one operation. `hosts`: host of each rank, in the order of the group. `is_tree`: an
+    all-reduce uses trees. None: it is unknown how the operation moves data, or how much."""
     name, num = op.lstrip("_"), len(hosts)
     order = list(dict.fromkeys(hosts))
     if len(order) < 2 or name.startswith(_NOTHING):
@@ -57,7 +57,7 @@ def sends(op: str, num_bytes: int | None, hosts: Sequence[str], *, is_tree: bool
 
 
 def _pair(hosts: Sequence[str], verb: str, source: int, target: int, num_bytes: int) -> Amounts | None:
-    """Counted where it is sent."""
+    """A transfer is counted at the sender."""
     if verb == "recv":
         return {}
     if max(source, target) >= len(hosts):
@@ -70,7 +70,7 @@ def _ring(order: Sequence[str], amount: float) -> Amounts:
 
 
 def _tree(order: Sequence[str], num_bytes: int) -> Amounts:
-    """Half of the buffer on each of two trees: up to be added, down again when it is."""
+    """Each of two trees carries half of the buffer: up to be summed, then down again."""
     num = len(order)
     second = [(place + 1) % num for place in range(num)] if num % 2 else list(range(num))[::-1]
     half, found = num_bytes / 2, list[tuple[str, str, float]]()
@@ -82,7 +82,7 @@ def _tree(order: Sequence[str], num_bytes: int) -> Amounts:
 
 
 def _parent(place: int, num: int) -> int:
-    """NCCL's binary tree: leaves are the odd places, and place 0 is the root."""
+    """Parent in NCCL's binary tree: leaves are the odd places, and place 0 is the root."""
     bit = place & -place
     up = (place ^ bit) | (bit << 1)
     return up if up < num else place ^ bit

@@ -1,7 +1,7 @@
-"""What jobs send over each link in each second, predicted from their collectives, beside what ports counted.
+"""Traffic of jobs on each link in each second, predicted from their collectives, beside the counters of ports.
 
-Ways of equal length share what crosses them: which one a switch takes is known to it alone. So two such links that
-differ from their predictions by as much, one up and one down, are a collision of hashes.
+Paths of equal length share the predicted traffic: only the switch knows which one it takes. So if two such links differ
+from their predictions by the same amount, one up and one down, hashes collided.
 """
 
 import math
@@ -18,13 +18,13 @@ from everstep.fabric.traffic.matrix import Amounts, Operation, Span, sends
 from everstep.fabric.traffic.pictured import LinkTraffic, Picture, Second, Share
 
 HOT = 0.7
-"""Of the capacity, in its fullest second. Collectives wait for the slowest flow long before a link is full."""
+"""Share of the capacity, in the fullest second. Collectives wait for the slowest flow long before a link is full."""
 
 
 def picture(
     network: Network, operations: Sequence[Operation], counted: Iterable[Counted], seconds: range, *, is_tree: bool
 ) -> Picture:
-    """Of these seconds since the epoch. Raises FabricError."""
+    """The picture of `seconds` (since the epoch). Raises FabricError."""
     router, unknown = Router(network), list[tuple[str, str, str]]()
     predicted: Array = np.zeros((len(network.tail), len(seconds)))
     by_group: dict[int, dict[tuple[str, str], float]] = {}  # link -> job and group -> bit in all seconds
@@ -54,7 +54,8 @@ def picture(
 
 
 def _bits_on_links(network: Network, router: Router, amounts: Amounts) -> Array:
-    """Of one operation. Hosts with several NICs send the same on each rail that both have."""
+    """Bits of one operation on each link, shape (links,). Hosts with several NICs send equal parts on each rail that
+    both have."""
     outs, intos, bits = list[int](), list[int](), list[float]()
     for (one, other), amount in amounts.items():
         pairs = _rails(network, one, other)
@@ -68,7 +69,7 @@ def _bits_on_links(network: Network, router: Router, amounts: Amounts) -> Array:
 
 
 def _rails(network: Network, one: str, other: str) -> list[tuple[int, int]]:
-    """Of each rail the link that leaves `one`, and the one that enters `other`."""
+    """For each common rail, the link that leaves `one` and the link that enters `other`."""
     found = []
     for name in (one, other):
         host = network.graph.index.get(name)
@@ -82,7 +83,7 @@ def _rails(network: Network, one: str, other: str) -> list[tuple[int, int]]:
 
 
 def _rates(spans: Iterable[Span], seconds: range) -> tuple[Array, Array]:
-    """Operations in each second, and of which seconds anything is known."""
+    """Operations in each second, and which seconds are known, both of shape (seconds,)."""
     rates: Array = np.zeros(len(seconds))
     covered: Array = np.zeros(len(seconds))
     for span in spans:
@@ -93,7 +94,7 @@ def _rates(spans: Iterable[Span], seconds: range) -> tuple[Array, Array]:
 
 
 def _parts(begin: float, end: float, seconds: range) -> Iterator[tuple[int, float]]:
-    """The seconds that this time touches, by place, and how much of each."""
+    """The seconds that this span touches, as positions, and the covered share of each."""
     first, last = max(math.floor(begin), seconds.start), min(math.ceil(end), seconds.stop)
     for at in range(first, last):
         part = min(end, at + 1) - max(begin, at)
@@ -102,7 +103,7 @@ def _parts(begin: float, end: float, seconds: range) -> Iterator[tuple[int, floa
 
 
 def _measured(network: Network, counted: Iterable[Counted], seconds: range) -> Array:
-    """What the sending port counted, else the receiving one. NaN: not known."""
+    """Bit/s, shape (links, seconds): from the sending port, else from the receiving one. NaN: unknown."""
     ends: dict[tuple[str, str], tuple[int, int]] = {}  # port -> the link that leaves it, the one that enters
     for number, cable in enumerate(network.graph.cables):
         ends[cable.one.node, cable.one.name] = (2 * number, 2 * number + 1)

@@ -1,4 +1,5 @@
-"""Which seconds are shown: the newest ones on which most who tell agree. A clock that is ahead moves nothing."""
+"""Chooses the seconds to show: the newest ones for which most sources have data. A source with a clock that is ahead
+does not move them."""
 
 import math
 from collections.abc import Sequence
@@ -7,17 +8,17 @@ from datetime import UTC, datetime
 import msgspec
 
 _PATIENCE_S = 10.0
-"""Jobs tell every ten seconds, ports every second."""
+"""Jobs report every ten seconds, ports every second."""
 _MOST_NAMED = 8
 
 
 class Teller(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    at: float  # of the last thing that it told, seconds since the epoch
+    at: float  # of its last report, seconds since the epoch
 
 
 def newest(tellers: Sequence[Teller], num_seconds: int) -> tuple[range, list[str]] | None:
-    """The seconds, and who tells of later ones, each with what to say. None: nobody tells of any time."""
+    """The seconds to show, and a message for each source with later ones. None: no source gives a time."""
     usable = [each for each in tellers if math.isfinite(each.at) and 0 < each.at < _LAST]
     if not usable:
         return None
