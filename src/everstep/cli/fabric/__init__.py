@@ -1,1 +1,1 @@
-"""The verbs below `everstep fabric`, one module each."""
+"""The commands below `everstep fabric`, one module each."""

@@ -30,7 +30,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def ratio_of(text: str) -> float:
-    """3 of "3:1" or "3". Raises FabricError."""
+    """The ratio in a text: 3.0 for "3:1" or "3". Raises FabricError."""
     down, _, up = text.partition(":")
     try:
         ratio = float(down) / float(up or "1")

@@ -1,4 +1,4 @@
-"""Files of one JSON object a line."""
+"""Readers of files with one JSON object per line."""
 
 import os
 from pathlib import Path
@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 def read_lines(path: str, kind: type[T], what: str, *, is_growing: bool = False) -> list[T]:
-    """`is_growing`: the file has a writer, and its last line may not be whole yet. Raises FabricError."""
+    """All lines of a file. `is_growing`: a writer may not have finished the last line yet. Raises FabricError."""
     data = read_bytes(Path(path), "file")
     return _decoded(data[: data.rfind(b"\n") + 1 if is_growing else None], path, kind, what)
 
 
 def read_newest_lines(path: Path, kind: type[T], what: str, most_bytes: int) -> list[T]:
-    """The whole lines at the end of a file that may have been growing for hours. Raises FabricError."""
+    """The complete lines in the last `most_bytes` of a file that may have grown for hours. Raises FabricError."""
     try:
         with regular(path) as file:
             begin = max(0, os.fstat(file.fileno()).st_size - most_bytes)

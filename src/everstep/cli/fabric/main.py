@@ -15,7 +15,7 @@ everstep fabric traffic lab.toml --runs RUN --counters counters.jsonl
 everstep fabric blame probes.jsonl --topology lab.toml --counters counters.jsonl
 
 FILE is Slurm's topology.conf or topology.yaml, NCCL's XML, a model or graph of topograph, `kubectl get nodes -o json`,
-`lldpcli -f json0 show neighbors`, or a file of one's own (docs/fabric.md).
+`lldpcli -f json0 show neighbors`, or Everstep's own TOML (docs/fabric.md).
 """
 
 import argparse

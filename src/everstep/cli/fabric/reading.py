@@ -1,4 +1,4 @@
-"""Which topology a verb is about: a file, or this host."""
+"""Arguments that select the topology of a command: a file, or this host."""
 
 import argparse
 from pathlib import Path
@@ -15,5 +15,5 @@ def add_topology(parser: argparse.ArgumentParser, *, is_needed: bool = False) ->
 
 
 def topology_of(given: argparse.Namespace) -> Topology:
-    """Raises FabricError."""
+    """The topology of the file, or of this host if there is none. Raises FabricError."""
     return read_host() if given.file is None else read_topology(Path(given.file))

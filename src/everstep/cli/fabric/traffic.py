@@ -127,8 +127,8 @@ def _counted(given: argparse.Namespace, topology: Path) -> tuple[list[Counted], 
 
 
 def _asked(given: argparse.Namespace) -> tuple[list[Opened], list[str]]:
-    """The runs that were named, and with --beside others: of these one that cannot be read is left out, and said to be.
-    Raises ConfigError, JournalError."""
+    """The named runs, and with --beside the others of their directory. One of these others that cannot be read is left
+    out, with a warning. Raises ConfigError, JournalError."""
     runs, missing = [open_run(name, None) for name in given.runs], list[str]()
     for path in jobs_beside(runs[0].run_dir.path) if given.beside and runs else ():
         try:
@@ -139,7 +139,7 @@ def _asked(given: argparse.Namespace) -> tuple[list[Opened], list[str]]:
 
 
 def _of_nodes(counted: Iterable[Counted]) -> list[Teller]:
-    """The last line of each node, not its latest: a clock may have been ahead for some time."""
+    """The time of each node's last line, not its latest time: a clock may have been ahead for a while."""
     last = {each.node: each.at for each in counted if each.at is not None}
     return [Teller(name=node, at=at) for node, at in last.items()]
 
@@ -150,7 +150,7 @@ def _of_job(operations: Sequence[Operation]) -> list[Teller]:
 
 
 def _of_run(opened: Opened, topology: Topology) -> tuple[list[Operation], list[str]]:
-    """And of what nothing is known. Raises JournalError."""
+    """Operations of a run, and messages about groups and ranks without data. Raises JournalError."""
     hosts = frozenset(topology.host_names())
     run_name, table = opened.view.run, collectives.load(opened.run_dir.path)
     generation = next((each for each in opened.view.generations if table and each.number == table.generation), None)
@@ -174,12 +174,13 @@ def _of_run(opened: Opened, topology: Topology) -> tuple[list[Operation], list[s
 
 
 def _looks_of(table: Table) -> list[float]:
-    """When the agents reported collectives, oldest first."""
+    """Times at which the agents reported collectives, oldest first."""
     return sorted({window.at for group in table.groups for row in group.rows for window in row.history})
 
 
 def _operation(run_name: str, group: Group, row: Row, hosts: tuple[str, ...], looks: Sequence[float]) -> Operation:
-    """What was overwritten before it was seen is as often as its group's is."""
+    """One row as an operation. Entries that were overwritten before an agent read them are assumed to be as frequent as
+    in the whole group."""
     more = max(1.0, group.num_ops / group.num_seen) if group.num_ops and group.num_seen else 1.0
     counts = {window.at: window.count for window in row.history}
     spans = [Span(begin, end, more * counts.get(end, 0) / (end - begin)) for begin, end in itertools.pairwise(looks)]

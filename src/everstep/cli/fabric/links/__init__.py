@@ -1,1 +1,1 @@
-"""What crosses the links of a fabric: probes that cover them, counters of their ports, and which of them loses."""
+"""Commands about links: choose probes that cover them, send probes, count at ports, and find a faulty link."""

@@ -3,10 +3,10 @@ is 1 if any does.
 
 everstep fabric blame probes.jsonl --topology lab.toml
 
-One JSON object a line and path: {"nodes": ["n0", "leaf0", "spine1", "leaf2", "n9"], "sent": 600, "bad": 7,
-"late": 0}. Each line is one way; a round trip of which the lost way is not known goes there and back. With the lines of
-`everstep fabric counters` of the same time, a link that its own traffic fills is shown as full and not blamed.
-Links that may lose as much as a full queue does without being seen are listed as not judged.
+One JSON object a line and path: {"nodes": ["n0", "leaf0", "spine1", "leaf2", "n9"], "sent": 600, "bad": 7, "late": 0}.
+Each line is one way; if the direction of a loss is unknown, the line is a round trip, there and back. With the lines of
+`everstep fabric counters` of the same time, a link that is full of its own traffic is shown as full and not blamed.
+Links on which a loss up to that of a full queue would not be seen are listed as not judged.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _check_paths(seen: list[Seen], topology: Topology, source: str) -> None:
-    """A path over a cable that is not there was computed for another network."""
+    """A path over a cable that is not in the topology was computed for another network: raise FabricError."""
     graph = Graph(topology)
     joined = {frozenset((cable.one.node, cable.other.node)) for cable in topology.cables}
     for link in dict.fromkeys(link for each in seen for link in each.links):

@@ -43,7 +43,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _windows(node: str, every_s: float) -> Iterator[list[Counted]]:
-    """Of so many seconds, give or take half of the time between two readings."""
+    """Windows of `every_s` seconds, plus or minus half of the time between two readings."""
     period_s, speeds = every_s / math.ceil(every_s / READ_S), Speeds()
     _sleep_to_multiple(period_s)
     began = time.monotonic()
@@ -58,6 +58,6 @@ def _windows(node: str, every_s: float) -> Iterator[list[Counted]]:
 
 
 def _sleep_to_multiple(period_s: float) -> None:
-    """Of the wall clock: other nodes wake up at the same time."""
+    """Sleep to a multiple on the wall clock: other nodes wake up at the same time."""
     left_s = period_s - time.time() % period_s
     time.sleep(left_s if left_s > 0.1 * period_s else left_s + period_s)  # clocks differ: it may have woken up early

@@ -2,8 +2,8 @@
 
 everstep fabric cover candidates.jsonl --out flows       flows/n0.jsonl, flows/n1.jsonl, ...
 
-CANDIDATES has one possible flow a line, of any host, as `watch` reads them. The exit code is 1 if a link is crossed too
-seldom, whatever is chosen: it is named.
+CANDIDATES has one possible flow a line, of any host, as `watch` reads them. The exit code is 1 if the chosen flows
+cross a link too rarely; its name is shown.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Flows of probes as a file: one JSON object a line."""
+"""Reader of probe flows: a file with one JSON object per line."""
 
 import ipaddress
 
@@ -11,7 +11,7 @@ _BROADCAST = ipaddress.IPv4Address("255.255.255.255")
 
 
 def read_flows(data: bytes, source: str, most: int) -> list[Planned]:
-    """Raises FabricError."""
+    """All flows of a file, at most `most`. Raises FabricError."""
     flows = []
     for number, line in enumerate(data.splitlines(), 1):
         if not line.strip():
@@ -32,7 +32,7 @@ def read_flows(data: bytes, source: str, most: int) -> list[Planned]:
 
 
 def check_address(text: str, where: str) -> None:
-    """Raises FabricError where `text` is not the IPv4 address of one host."""
+    """Raises FabricError if `text` is not the IPv4 address of one host."""
     try:
         address = ipaddress.IPv4Address(text)
     except ValueError:

@@ -4,7 +4,7 @@ everstep fabric watch flows.jsonl --address 10.20.0.1 >> probes.jsonl       on e
 everstep fabric blame probes.jsonl                                          on the lines of all of them
 
 flows.jsonl has one flow a line: {"to": "10.20.1.5", "port": 40000, "there": ["n0", "leaf0", "spine1", "leaf1", "n4"],
-"back": ["n4", "leaf1", "spine0", "leaf0", "n0"]}. Which way a source port takes is known by the switches.
+"back": ["n4", "leaf1", "spine0", "leaf0", "n0"]}. The switches decide which path a source port takes.
 """
 
 import argparse
@@ -79,6 +79,7 @@ def _remedy(error: OSError, port: int) -> str:
 
 
 def _stall(flows: Sequence[Planned], seconds: float) -> list[Seen]:
-    """Says so: what others lost to this host meanwhile is no evidence either."""
+    """A line that marks a window without evidence: losses of other hosts on the way to this one then count for
+    nothing."""
     at = round(time.time(), 3)
     return [Seen(nodes=flow.there[:1], sent=0, bad=0, at=at, seconds=round(seconds, 3)) for flow in flows[:1]]

@@ -1,1 +1,1 @@
-"""Networks that are not there yet, and jobs that are not placed yet."""
+"""Commands about networks and jobs that do not exist yet: plan, simulate and place."""

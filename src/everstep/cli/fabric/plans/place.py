@@ -1,4 +1,4 @@
-"""Place a job: which hosts, in which order, so that the fullest link is as empty as possible.
+"""Place a job: choose its hosts and their order, so that the fullest link carries as little as possible.
 
 everstep fabric place topology.conf --nodes 12
 everstep fabric place topology.conf --tp 8 --dp 16 --pp 4 --free 'n[0-99]' --output hosts

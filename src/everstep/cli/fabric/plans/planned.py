@@ -1,4 +1,4 @@
-"""Flags of a network that does not exist yet, shared by the verbs that plan and simulate."""
+"""Arguments for a planned network, shared by `plan` and `simulate`."""
 
 import argparse
 
@@ -17,7 +17,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser, *, is_needed: bool) -> N
 
 
 def wanted_of(given: argparse.Namespace) -> Wanted:
-    """Raises FabricError."""
+    """The wanted network. Raises FabricError for a bad speed or ratio."""
     return Wanted(
         chips=given.chips,
         rails=given.rails,
