@@ -1,7 +1,7 @@
 """Rounds of the fail-slow vote: joins what the agents report into timings of all ranks, and keeps the newest rounds.
 
-A round is closed when all live ranks are in it, or when the next one begins; what is complete by then is judged. Where
-steps are long, several rounds of the agents make one of the vote. Used by the slowness watch.
+A round closes when all live ranks are in it, or when the next round begins; the vote judges what is complete by then.
+If steps are long, several rounds of the agents make one round of the vote. Used by the slowness watch.
 """
 
 import logging
@@ -23,39 +23,39 @@ NUM_ROUNDS = SlowLimits().num_rounds
 NUM_FIRST = 2
 NUM_EARLIER = 30
 FIRST_STEPS = 20
-"""So many steps at the beginning say how the job is made, or so many rounds: a fault that comes early is a fault."""
+"""Steps (or rounds) at the beginning that show how the job is made. More would hide a fault that comes early."""
 
 MAX_BACK = 3
-"""A report is never so many rounds late."""
+"""A report that is more rounds behind means that a clock was set back."""
 
 MAX_PENDING = 2048
-"""Arrivals of a rank that wait for more steps."""
+"""Arrivals kept per rank while they wait for more steps."""
 
 MAX_KERNEL = 3
-"""Lines of a rank."""
+"""Lines per rank."""
 
 MAX_TAKERS = 24
-"""Processes that had the CPU of a rank, of all rounds that are joined."""
+"""Processes that had a rank's CPU, over all joined rounds."""
 
 MAX_SENT = 120
-"""Characters; agents are not trusted."""
+"""Characters; the controller does not trust agents."""
 
 log = logging.getLogger("everstep.controller")
 
 
 class Counted:
-    """What the kernel counted, round by round of the agents: where steps are long, rounds of the vote are several of
-    those, and a sleep or a quota need not wait for them."""
+    """Kernel counters, per round of the agents: if steps are long, a round of the vote is several of these, and the
+    detection of a sleep or a quota need not wait for them."""
 
     def __init__(self) -> None:
         self.rounds: deque[list[RankTiming]] = deque(maxlen=NUM_ROUNDS)
         self.num_closed = 0
         self._begun: list[list[RankTiming]] = []
         self._earlier: deque[list[RankTiming]] = deque(maxlen=NUM_EARLIER)
-        self._since_step: dict[int, RankRound | None] = {}  # of ranks that have made one
+        self._since_step: dict[int, RankRound | None] = {}  # rank -> sum since its last step; ranks with a step only
 
     def close(self, reports: Iterable[RankRound], state: State, *, is_unusual: bool) -> None:
-        """`is_unusual`: something was found in the rounds at hand."""
+        """Add a round. `is_unusual`: the vote found something in the current rounds."""
         timings = [timing for each in reports if (timing := self._timing(each, state)) is not None]
         if len(timings) < 2:
             return
@@ -69,8 +69,8 @@ class Counted:
         return [*self._begun, *self._earlier]
 
     def _timing(self, report: RankRound, state: State) -> RankTiming | None:
-        """A step may take several rounds, and has all that was counted in them. What is before the first one is the
-        start of the job."""
+        """Timing of a rank's last steps. A step may take several rounds, and includes their counts. Counts before the
+        first step are left out: they belong to the start of the job."""
         joined = join(self._since_step.get(report.rank), msgspec.structs.replace(report, kinds=(), arrivals=()))
         timing = counted(joined, _host_of(report.rank, state))
         if timing is not None:
@@ -88,16 +88,16 @@ class Ballot:
         self._open: dict[int, RankRound] = {}
         self._number = -1
         self._pending: dict[int, RankRound] = {}
-        self._first: dict[tuple[int, str], list[RankTiming]] = {}  # of a rank on a node, also in later generations
+        self._first: dict[tuple[int, str], list[RankTiming]] = {}  # by rank and node, kept over generations
         self._said = ""
         self.rivals: dict[int, str] = {}  # newest report on which processes run on a rank's CPU
         self.sent: dict[int, str] = {}  # newest report on where a rank's data goes, and how fast
         self.unread: dict[int, str] = {}  # newest report on which peers have no room for what a rank sends
         self.kernel: dict[int, tuple[str, ...]] = {}  # what the kernel saw of a rank in its newest round
         self._first_steps: Counter[tuple[int, str]] = Counter()
-        self.begun: list[list[RankTiming]] = []  # of this generation
-        self._earlier: deque[list[RankTiming]] = deque(maxlen=NUM_EARLIER)  # that no longer vote
-        self.is_unusual = False  # something was found in these rounds: they never say what is usual
+        self.begun: list[list[RankTiming]] = []  # the first rounds of this generation
+        self._earlier: deque[list[RankTiming]] = deque(maxlen=NUM_EARLIER)  # rounds that no longer vote
+        self.is_unusual = False  # the vote found something in these rounds: they never count as usual
         self.counted = Counted()
 
     def begin(self, generation: int) -> None:
@@ -125,20 +125,19 @@ class Ballot:
         self._number = max(self._number, event.round)
         if event.round == self._number:
             self._open |= {each.rank: each for each in event.ranks}
-        if 0 < state.tally.alive <= len(self._open):  # else some are missing, and thousands need not be looked at
+        if 0 < state.tally.alive <= len(self._open):  # else ranks are missing: do not scan thousands of them
             alive = {rank for rank, worker in state.workers.items() if worker.exit is None}
             if alive <= set(self._open):
                 closed = self._close(state, ahead_s()) or closed
         return closed
 
     def first_rounds(self, state: State) -> list[list[RankTiming]]:
-        """How the ranks began on the nodes on which they are now."""
+        """The first timings of the ranks, on the nodes on which they are now."""
         known = [self._first.get((rank, worker.node), []) for rank, worker in state.workers.items()]
         return [[timings[i] for timings in known if i < len(timings)] for i in range(NUM_FIRST)]
 
     def usual_rounds(self) -> list[list[RankTiming]]:
-        """The first rounds of this generation, in which the start of the job itself is at work, and those before the
-        vote."""
+        """The first rounds of this generation, with the start of the job itself, and the rounds before the vote."""
         return [*self.begun, *self._earlier]
 
     def _close(self, state: State, ahead_s: Mapping[int, float]) -> bool:
@@ -146,7 +145,7 @@ class Ballot:
         for rank, each in reported.items():
             if each.rivals:
                 self.rivals[rank] = each.rivals
-            if each.takers is not None or each.kernel:  # else there was no look, or its answer comes with a later round
+            if each.takers is not None or each.kernel:  # else eBPF did not look, or its answer comes with a later round
                 self.kernel[rank] = each.kernel[:MAX_KERNEL]
             self.sent[rank] = each.sent[:MAX_SENT]
             self.unread[rank] = each.unread[:MAX_SENT]
@@ -160,7 +159,7 @@ class Ballot:
         self.groups = _groups(self._pending.values(), len(state.workers))
         num_steps = {rank: each.num_steps for rank, each in self._pending.items()}
         self._pending.clear()
-        # Three errors flag a rank: what is unknown of the clocks must not look like computing.
+        # Three errors flag a rank: the unknown part of the clocks must not look like computing.
         doubt_s = measured.num_waits * DOUBT_S / 3 if ahead_s else 0.0
         timings = [
             msgspec.structs.replace(t, error_s=t.error_s + doubt_s, host=_host_of(t.rank, state))
@@ -183,7 +182,7 @@ class Ballot:
             self._first_steps[timing.rank, node] += num_steps
 
     def _say(self, reported: Mapping[int, RankRound]) -> None:
-        """Log on change why ranks cannot be measured."""
+        """Log why ranks cannot be measured, on change only."""
         whys = sorted({each.missing for each in reported.values() if each.missing})
         said = "; ".join(whys)
         if said != self._said:
@@ -203,7 +202,7 @@ def _bounded(each: RankRound) -> RankRound:
 
 
 def _groups(reports: Iterable[RankRound], world_size: int) -> tuple[ParallelGroup, ...]:
-    """Those whose ranks were declared; of the others, the ranks that entered something in them."""
+    """Groups with declared ranks; for the others, the ranks that entered a collective in them."""
     declared: dict[tuple[str, tuple[int, ...]], str] = {}
     users: defaultdict[str, set[int]] = defaultdict(set)
     titles: dict[str, str] = {}

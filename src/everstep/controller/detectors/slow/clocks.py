@@ -1,8 +1,8 @@
 """Clock offsets between machines, from the arrival times of their reports.
 
-A report carries the time at which it was made. Its apparent delay is the journey plus the difference of the clocks; the
-quickest of many journeys is short, so the least value of the last minute is the difference, to a few milliseconds.
-Nodes on one host share a clock. Only the slowness watch compares times of machines so finely.
+A report carries the time at which it was made. Its apparent delay is the travel time plus the difference of the clocks.
+The quickest of many reports travels only briefly, so the smallest delay of the last minute is the difference, to a few
+milliseconds. Nodes on one host share a clock. Only the slowness watch compares times of machines this finely.
 """
 
 from collections.abc import Iterable
@@ -11,14 +11,14 @@ from everstep.core.state.schema import State
 
 WINDOW_S = 60.0
 DOUBT_S = 0.002
-"""What is left of the difference: the quickest journeys of two machines are not equally quick."""
+"""Error of the difference: the quickest reports of two machines do not take equally long."""
 
 
 class Clocks:
     def __init__(self) -> None:
         self._least: dict[
             str, list[tuple[float, float]]
-        ] = {}  # node -> (begin of the window, least delay), at most two
+        ] = {}  # node -> (begin of the window, smallest delay), at most two
 
     def note(self, node: str, sent_at: float, now: float) -> None:
         windows = self._least.setdefault(node, [(now, now - sent_at)])
@@ -29,12 +29,13 @@ class Clocks:
             windows[-1] = (begin, min(least, now - sent_at))
 
     def forget(self, nodes: Iterable[str]) -> None:
-        """All but these."""
+        """Forget all nodes except these."""
         kept = set(nodes)
         self._least = {node: windows for node, windows in self._least.items() if node in kept}
 
     def ahead_s(self, state: State) -> dict[int, float]:
-        """Per rank. Empty when all ranks are on one host, whose clock is one; nodes of one host are taken together."""
+        """Seconds by which the clock of each rank's machine is ahead. Empty if all ranks are on one host; the nodes of
+        a host share one value."""
         hosts = {node: state.members[node].host for node in state.active_nodes if node in state.members}
         if len(set(hosts.values())) < 2:
             return {}

@@ -1,6 +1,6 @@
 """Watches for a link that loses so much that the job hardly makes a step. Feeds rounds to `analyzer.slowness.losing`.
 
-It evicts nobody. A rank whose slowness is explained already is not named again.
+It evicts no node. A rank with explained slowness is not named again.
 """
 
 import logging
@@ -20,7 +20,7 @@ from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
 
 CODE = "ES-S11"
 MIN_EARLIER, MAX_EARLIER = 4, 30
-"""Rounds that say how many steps are usual."""
+"""Rounds that give the usual number of steps."""
 
 LOSES = (Between.LOSSY, Between.PARTIAL, Between.ONE_WAY, Between.CUT)
 
@@ -29,7 +29,7 @@ log = logging.getLogger("everstep.controller")
 
 class LossyLinkDetector:
     def __init__(self, policy: Policy, links: LinkReports, slowness: SlownessDetector) -> None:
-        """`slowness`: is told which rank is explained, and says it."""
+        """`slowness`: receives the ranks that this detector explains, and knows those that are explained already."""
         self._round_s, self._is_on = policy.slow_round_s, policy.watch_slowness
         self._links, self._slowness = links, slowness
         self._generation = self._number = -1
@@ -54,7 +54,7 @@ class LossyLinkDetector:
         return found
 
     def _closed(self, at: float, state: State) -> tuple[AnomalyFound, ...]:
-        """The round before is complete, or will not be."""
+        """Judge the last round: it is complete, or never will be."""
         ways = [
             Way(rank=rank, share=each.send_share, lost=each.lost, num_steps=each.num_steps)
             for rank, each in self._open.items()

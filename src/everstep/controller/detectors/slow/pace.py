@@ -1,7 +1,7 @@
 """The job's step time against its own past: one value per second, for whole minutes.
 
-Only a new level counts that has lasted and is above every level that the job had before: one evaluation, one save or
-one hiccup is a single value, and a neighbour that comes and goes is reported once. Used by the slowness watch.
+Only a new level counts that has lasted and is above every earlier level of the job: one evaluation, one save or one
+hiccup is a single value, and a neighbour that comes and goes is reported once. Used by the slowness watch.
 """
 
 import statistics
@@ -18,12 +18,12 @@ NUM_VALUES = 600
 JUDGE_S = 10.0
 LASTED_S = 30.0
 BEFORE_S = 30.0
-"""A level is what lasted for so long."""
+"""Seconds that a level must have lasted."""
 MIN_SHARE = 0.1
-"""`analyzer.slowness.change` sees three percent; on machines that are shared, a tenth is worth a person's time."""
+"""`analyzer.slowness.change` detects three percent; on shared machines, only a tenth is worth an operator's time."""
 
 AGAIN_S = 300.0
-"""Pause between two reported changes: a machine that gets ever busier is one piece of news."""
+"""Seconds between two reported changes: a machine that gets ever busier is reported once."""
 
 
 class _Value(msgspec.Struct, frozen=True):
@@ -35,14 +35,14 @@ class _Value(msgspec.Struct, frozen=True):
 class Pace:
     def __init__(self) -> None:
         self._values: deque[_Value] = deque(maxlen=NUM_VALUES)
-        self._last: tuple[int, float] | None = None  # step, and when it was done
+        self._last: tuple[int, float] | None = None  # step, and the time at which it was done
         self._rank = -1
         self._judged_at = float("-inf")
-        self._highest_s = 0.0  # of the levels so far
+        self._highest_s = 0.0  # of all levels so far
         self._accepted_at = float("-inf")
 
     def begin(self) -> None:
-        """Another generation: what it shares with the one before is not known."""
+        """Begin a generation: whether it resembles the one before is unknown."""
         self._values.clear()
         self._last = None
         self._rank = -1
@@ -50,7 +50,7 @@ class Pace:
         self._accepted_at = float("-inf")
 
     def take(self, event: SignalsReported, state: State) -> None:
-        """Steps of one rank are enough: all wait for each other."""
+        """Take the steps of one rank only: all ranks wait for each other."""
         rank = _first_alive(state)
         if rank != self._rank:
             self._rank, self._last = rank, None
@@ -59,7 +59,7 @@ class Pace:
             return
         step, at = mine.last_step, mine.last_step_at
         if self._values and (step < self._values[-1].step or at < self._values[-1].at):
-            self._values.clear()  # steps are counted anew, or the clock was set back: no past to compare with
+            self._values.clear()  # steps restarted, or the clock was set back: there is no past to compare with
         if self._last is None or step < self._last[0] or at < self._last[1]:
             self._last = (step, at)
         elif step > self._last[0] and at - self._last[1] >= VALUE_S:
@@ -67,8 +67,8 @@ class Pace:
             self._last = (step, at)
 
     def judge(self, now: float) -> SlowVerdict | None:
-        """The new level, if there is one; it is the past from then on."""
-        # Clocks of nodes differ by a little, and may be set back by much: that silences nothing.
+        """The new level, if there is one. Later steps are compared with it."""
+        # Clocks of nodes differ by a little, and may be set back by much: that must not silence the detector.
         if now <= self._accepted_at - JUDGE_S:
             self._accepted_at = float("-inf")
         if abs(now - self._judged_at) < JUDGE_S or now - self._accepted_at < AGAIN_S or not self._values:
@@ -89,7 +89,7 @@ class Pace:
         return verdict
 
     def accept(self, verdict: SlowVerdict, now: float) -> None:
-        """It was reported, or is explained: the new level is the usual one."""
+        """Take the new level as the usual one: the change was reported, or is explained."""
         self._accepted_at = now
         since = verdict.since_step if verdict.since_step is not None else -1
         before = [v.step_s for v in self._values if v.step < since]
@@ -99,7 +99,7 @@ class Pace:
 
 
 def _first_alive(state: State) -> int:
-    """-1: none. Ranks are numbered from 0, so the first one is looked at first: this is asked with every report."""
+    """The first live rank; -1: none. Counts up from 0 instead of sorting, because every report calls this."""
     for rank in range(len(state.workers)):
         worker = state.workers.get(rank)
         if worker is not None and worker.exit is None:

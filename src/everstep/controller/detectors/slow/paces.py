@@ -1,6 +1,6 @@
-"""The newest rounds of the fail-slow vote for people: which rank was how slow, when. It concludes nothing.
+"""The newest rounds of the fail-slow vote, for people: how slow each rank was, and when. It draws no conclusion.
 
-In memory; the controller leaves it in the run directory after each round, where the pages read it.
+Kept in memory; after each round the controller writes it to the run directory, where the pages read it.
 """
 
 from collections import deque
@@ -12,8 +12,7 @@ from everstep.journal.beside.paces import PaceRound, Paces
 
 NUM_ROUNDS = 60
 MAX_RANKS = 256
-"""How many ranks of a larger job are listed, slowest first: 12,500 rows are unreadable, and are written every ten
-seconds."""
+"""Ranks to list of a larger job, slowest first: 12,500 rows are unreadable, and are written every ten seconds."""
 
 RECENT = 5
 MESH = ("pp", "dp", "cp", "ep", "tp")
@@ -37,13 +36,13 @@ class PaceHistory:
     def note(
         self, at: float, timings: Sequence[RankTiming], node_of: Mapping[int, str], groups: Sequence[ParallelGroup]
     ) -> None:
-        """A round is closed."""
+        """Add a closed round."""
         self._rounds.append((at, {timing.rank: timing for timing in timings}))
         self._node_of, self._groups = dict(node_of), groups
         self._is_new = True
 
     def newest(self) -> Paces | None:
-        """Once; None where nothing has come since."""
+        """The history, if a round has come since the last call; else None."""
         if not self._is_new or not self._rounds:
             return None
         self._is_new = False
@@ -64,7 +63,7 @@ class PaceHistory:
 
     def _slowest(self) -> list[int]:
         if len(self._node_of) <= MAX_RANKS:
-            return sorted(self._node_of)  # also those of which nothing is known
+            return sorted(self._node_of)  # also ranks without data
         ranks = sorted({rank for _, found in self._rounds for rank in found})
         recent = [found for _, found in list(self._rounds)[-RECENT:]]
 
@@ -76,7 +75,7 @@ class PaceHistory:
 
 
 def in_mesh_order(ranks: Iterable[int], groups: Iterable[ParallelGroup]) -> tuple[str, list[int]]:
-    """(what they are ordered by, the ranks). A rank's coordinate is its place in its group of that kind."""
+    """The ordering as text, and the ordered ranks. A rank's coordinate is its place in its group of that kind."""
     places: dict[str, dict[int, int]] = {}
     for group in groups:
         if group.kind in MESH and group.complete:

@@ -1,9 +1,10 @@
 """Slowness detection: whether a rank makes the others wait, and whether the job became slower. Feeds rounds and step
 times to `analyzer.slowness.slow`.
 
-Reports once: again only after it was fine for a minute, or in another generation. Another cause of the same rank is
-reported too. Slowness that is no machine's fault is reported as a refusal, once per cause and generation. It decides
-nothing; `core.faults.anomalies` does. All of it is in memory only and learned anew by another controller.
+A cause is reported once; again only after the rank was fine for a minute, or in another generation. Another cause of
+the same rank is reported too. Slowness that is no machine's fault is reported as a refusal, once per cause and
+generation. The detector takes no decision; `core.faults.anomalies` does. Its state is in memory only; a new controller
+learns it anew.
 """
 
 import logging
@@ -35,26 +36,26 @@ from everstep.model.observations import RoundReported, SignalsReported
 from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
 
 FINE_S = 60.0
-"""Without the fault for so long: it is another one when it comes again."""
+"""Seconds without the fault after which a recurrence is a new fault."""
 
 MAX_REFUSALS = 8
 """Refusals per generation; uneven work would otherwise be reported for ever."""
 
 BUSIER_S = 0.001
-"""More per step is worth a remark."""
+"""Seconds per step; a larger increase is mentioned."""
 
 STARVED_ROUNDS, STARVED_VOTES = 5, 4
-"""Votes needed, as in the vote: the same rank in four of five rounds is not chance."""
+"""Rounds and votes needed, as in the vote: the same rank in four of five rounds is not chance."""
 
 LINK_VOTES = 3
-"""Votes needed if the vote named a rank already: that rank must not be accused a round before the link is certain by
-itself."""
+"""Votes needed if the vote has named a rank: it must not be accused a round before the link is certain."""
 
 UNEXPLAINED = {"ES-S01", "ES-S02", "ES-S04", "ES-S08", "ES-S10"}
-"""What follows from how long ranks take alone: a slow link makes its receiver take longer, by nothing of its own."""
+"""Codes that follow from the duration of ranks alone: a slow link makes its receiver take longer, without a fault of
+the receiver."""
 
 MAX_RANKS = 16
-"""On record with their timings."""
+"""Ranks to record with their timings."""
 
 KERNEL = "kernel (eBPF)"
 CONNECTIONS = "connections"
@@ -72,29 +73,29 @@ class SlownessDetector:
         self._ballot = Ballot()
         self._pace = Pace()
         self.paces = PaceHistory()
-        self._bad_at: dict[_Cause, float] = {}  # when it was last found in this generation
+        self._bad_at: dict[_Cause, float] = {}  # time of the last detection in this generation
         self._told: set[_Cause] = set()
-        self._rounds_in_a_row: Counter[_Cause] = Counter()  # in which it was found, up to now
-        self._of_kernel: set[_Cause] = set()  # that what the kernel counts has ever named
+        self._rounds_in_a_row: Counter[_Cause] = Counter()  # newest rounds in a row in which it was found
+        self._of_kernel: set[_Cause] = set()  # causes that kernel counters have ever named
         self._refused: set[tuple[str, tuple[int, ...]]] = set()
-        self._overloads: set[str] = set()  # machines of which that was said
+        self._overloads: set[str] = set()  # machines for which an overload was reported
         self._said = ""
 
     @property
     def newest_round(self) -> list[RankTiming]:
-        """What each rank needed in the last round of this generation; none yet: empty."""
+        """The timing of each rank in the last round of this generation; empty if there is none yet."""
         return self._ballot.rounds[-1] if self._ballot.rounds else []
 
     def shares(self) -> Shares:
-        """What makes the job uneven, by the last rounds; nothing while there are too few."""
+        """What makes the job uneven, from the last rounds; empty while there are too few."""
         return of_rounds(self._ballot.rounds, self._ballot.groups)
 
     def ahead_s(self, state: State) -> dict[int, float]:
-        """By how much the clocks of ranks are ahead; empty on one machine."""
+        """Seconds by which the clock of each rank's machine is ahead; empty on one machine."""
         return self._clocks.ahead_s(state)
 
     def note_explained(self, rank: int, code: str, at: float) -> bool:
-        """Another detector has found why this rank is slow. False: that was said already."""
+        """Record that another detector has found why this rank is slow. False: that was reported already."""
         is_news = (rank, code) not in self._told
         self._bad_at[rank, code] = at
         self._told.add((rank, code))
@@ -130,7 +131,7 @@ class SlownessDetector:
         if not self._ballot.take(event, state, lambda: self._clocks.ahead_s(state)):
             if self._ballot.counted.num_closed == num_counted or not _may_tell(state):
                 return None
-            return self._tell_news(self._by_kernel(event.at), event, is_vote=False)  # that waits for more steps
+            return self._tell_news(self._by_kernel(event.at), event, is_vote=False)  # the vote waits for more steps
         node_of = {rank: worker.node for rank, worker in state.workers.items()}
         self.paces.note(event.at, self._ballot.rounds[-1], node_of, self._ballot.groups)
         first = self._ballot.first_rounds(state)
@@ -143,7 +144,7 @@ class SlownessDetector:
             return unnamed
         if not _may_tell(state):
             return None
-        # A slow rank is not fine again because it is now slow alone, or by another name.
+        # A slow rank is not fine because it is now the only slow one, or has another cause.
         told = [cause for cause in self._told if cause[0] in verdict.ranks]
         self._bad_at |= dict.fromkeys([*told, *((rank, verdict.code) for rank in verdict.ranks)], event.at)
         link = self._slow_link(LINK_VOTES, is_slow=True) if verdict.code in UNEXPLAINED else None
@@ -152,14 +153,14 @@ class SlownessDetector:
         return self._refuse(verdict, event) if verdict.refusal is not None else self._accuse(verdict, event)
 
     def _accuse(self, verdict: SlowVerdict, event: RoundReported) -> AnomalyFound | None:
-        known = {rank for rank, _ in self._told}  # whatever it was: a rank whose slowness is explained is not accused
+        known = {rank for rank, _ in self._told}  # for any cause: a rank with explained slowness is not accused
         if set(verdict.ranks) <= known:
             return None
         self._told |= {(rank, verdict.code) for rank in verdict.ranks}
         return AnomalyFound(at=event.at, generation=event.generation, verdict=self._verdict(verdict, event.at))
 
     def _refuse(self, verdict: SlowVerdict, event: RoundReported) -> AnomalyFound | None:
-        # Whose turn it is to be long changes, and says nothing new.
+        # The rank that is long changes from step to step; a change is no news.
         key = (verdict.code, () if verdict.code == "ES-S04" else tuple(sorted(verdict.ranks)))
         is_told = bool(verdict.ranks) and all((rank, verdict.code) in self._told for rank in verdict.ranks)
         if key in self._refused or is_told or len(self._refused) >= MAX_REFUSALS:
@@ -182,10 +183,10 @@ class SlownessDetector:
         if verdict is None or any(
             flag_like(timings, self._ballot.groups) for timings in list(self._ballot.rounds)[-2:]
         ):
-            return None  # a rank may be about to be blamed for it
+            return None  # the vote may be about to blame a rank for it
         self._pace.accept(verdict, event.at)
         if any(abs(event.at - bad_at) < FINE_S for bad_at in self._bad_at.values()):
-            return None  # a rank was
+            return None  # the vote has blamed a rank for it
         evidence = [Evidence(at=event.at, source="step times", says=verdict.sentence)]
         starving = self._starving(2, 2)
         busy = self._with_rival(starving) if starving is not None else self._busier()
@@ -206,7 +207,7 @@ class SlownessDetector:
         return AnomalyFound(at=event.at, generation=event.generation, verdict=found)
 
     def _busier(self) -> str:
-        """Whether ranks wait longer for a CPU than in the first rounds: other processes run on their machines."""
+        """A message if ranks wait longer for a CPU than in the first rounds: other processes run on their machines."""
         now, first = (_delay(rounds) for rounds in (list(self._ballot.rounds)[-2:], self._ballot.begun))
         if now is None or first is None or now - first < BUSIER_S:
             return ""
@@ -218,8 +219,8 @@ class SlownessDetector:
         return find_starving(rounds, self._ballot.usual_rounds(), min_votes) if len(rounds) >= min_votes else None
 
     def _unnamed(self, event: RoundReported) -> AnomalyFound | None:
-        """A slow rank for which the kernel has an explanation, when the vote identifies none. None of it accuses a
-        machine. Reported when it has lasted as long as an accusation would need."""
+        """A slow rank that the kernel counters explain, when the vote identifies none. None of these causes accuses a
+        machine. Reported after it has lasted as long as an accusation would need."""
         rounds, usual = list(self._ballot.rounds), self._ballot.usual_rounds()
         if len(rounds) < STARVED_ROUNDS:
             return None
@@ -235,7 +236,7 @@ class SlownessDetector:
         return news if found else self._overloaded(rounds, event)
 
     def _by_kernel(self, at: float) -> list[Verdict]:
-        """What needs no whole steps: who took its CPU, its quota, and what it slept for."""
+        """Causes that need no complete steps: a process that took its CPU, its quota, and what it slept for."""
         rounds, usual = list(self._ballot.counted.rounds), self._ballot.counted.usual_rounds()
         if len(rounds) < STARVED_ROUNDS:
             return []
@@ -246,13 +247,13 @@ class SlownessDetector:
         return found
 
     def _tell_news(self, verdicts: list[Verdict], event: RoundReported, *, is_vote: bool = True) -> AnomalyFound | None:
-        """The first that was not told. Another cause of a rank must last: the first one moves more than its own part
-        while it begins."""
+        """The first verdict that is not reported yet. A second cause of a rank must last: while the first one begins,
+        it changes other values too."""
         self._ballot.is_unusual |= bool(verdicts)
         causes = list(dict.fromkeys((verdict.ranks[0], verdict.code) for verdict in verdicts))
         self._bad_at |= dict.fromkeys(causes, event.at)
         again = {each: self._rounds_in_a_row[each] + 1 for each in causes}
-        if not is_vote:  # the others were not looked for
+        if not is_vote:  # other causes were not examined in this round
             again |= {each: num for each, num in self._rounds_in_a_row.items() if each not in self._of_kernel}
             self._told -= self._fine(event.at) & self._of_kernel
         self._rounds_in_a_row = Counter(again)
@@ -266,7 +267,7 @@ class SlownessDetector:
         return None
 
     def _fine(self, at: float) -> set[_Cause]:
-        """Told, and not found for a minute."""
+        """Causes that were reported and not found for a minute since."""
         return {each for each in self._told if abs(at - self._bad_at.get(each, at)) >= FINE_S}
 
     def _starved(self, at: float) -> Verdict | None:
@@ -331,12 +332,12 @@ class SlownessDetector:
         return AnomalyFound(at=event.at, generation=event.generation, verdict=verdict)
 
     def _seen(self, rank: int, at: float) -> tuple[Evidence, ...]:
-        """What eBPF saw of it, where it looks."""
+        """Lines of eBPF about this rank, if eBPF is on."""
         lines = self._ballot.kernel.get(rank, ())
         return tuple(Evidence(at=at, source=KERNEL, says=f"rank {rank}: {line}", rank=rank) for line in lines)
 
     def _unread(self, at: float) -> tuple[Evidence, ...]:
-        """Which ranks cannot send because the other end does not read. It names that end, whichever rank is blamed."""
+        """Ranks that cannot send because the other end does not read. The lines name that end, for any blamed rank."""
         told = [(rank, says) for rank, says in sorted(self._ballot.unread.items()) if says]
         return tuple(
             Evidence(at=at, source=CONNECTIONS, says=f"rank {rank}: {says}", rank=rank)
@@ -369,19 +370,19 @@ class SlownessDetector:
         )
 
     def _say(self, verdict: SlowVerdict) -> None:
-        """Log the verdict on change."""
+        """Log the verdict, on change only."""
         if verdict.code != self._said:
             log.info("fail-slow vote: %s", verdict.sentence)
         self._said = verdict.code
 
 
 def _may_tell(state: State) -> bool:
-    """The brain drops what is found while a fault is being handled; it is found again."""
+    """Whether a finding may be reported. The brain drops findings while it handles a fault; they are found again."""
     return state.phase is Phase.RUNNING and state.incident is None
 
 
 def _evidence(rounds: list[list[RankTiming]], ranks: tuple[int, ...], at: float) -> tuple[Evidence, ...]:
-    """What was measured of each suspect, against the others."""
+    """The measured times of each suspect, against those of the other ranks."""
     every = [timing for timings in rounds for timing in timings]
     others = [timing for timing in every if timing.rank not in ranks]
     found = []
