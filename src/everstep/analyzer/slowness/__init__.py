@@ -1,1 +1,1 @@
-"""Who is slow, from steps, arrivals and collectives."""
+"""Finds slow ranks from steps, arrivals and collectives."""

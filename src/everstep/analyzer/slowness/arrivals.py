@@ -1,12 +1,12 @@
-"""How long each rank computes and waits per step, from when ranks entered their collectives.
+"""Time that each rank computes and waits per step, from the times at which ranks entered their collectives.
 
-A collective is done when its last member has entered it, so rank r waits for `max(arrival) - arrival_r`, if it waits
-at all: gradients are reduced while the backward pass goes on. Whether a rank waits is decided from the data, for each
-place in the step: where it does, a longer wait means a later next collective, one for one (`is_synchronous`).
+A collective is done when its last member has entered it, so rank r waits for `max(arrival) - arrival_r`. But a rank
+need not wait: gradients are reduced during the backward pass. The data decide whether ranks wait, for each place in the
+step: where they do, a longer wait makes the next collective later, one for one (`is_synchronous`).
 
 The communication itself counts as computing; it is the same for all members. Operations between two ranks are not among
-the arrivals (gloo does not record them), so waiting for a neighbour in a pipeline counts as computing too. Pure; called
-by the slowness watch with what the agents report.
+the arrivals (gloo does not record them), so waiting for a neighbour in a pipeline counts as computing too. Pure; the
+slowness watch calls it with the agents' reports.
 """
 
 import itertools
@@ -23,28 +23,28 @@ from everstep.model.facts import RankRound, Taken
 
 MIN_STEPS = 5
 TRIM = 0.1
-"""Of the steps, this share is left out at either end: saves, evaluations and pauses are no property of a machine. More
-would hide a machine that is slow half of the time."""
+"""Share of the steps to leave out at either end: saves, evaluations and pauses are no property of a machine. More would
+hide a machine that is slow half of the time."""
 
 TICK_S = 0.0005
-"""Clocks, threads that wake up: differences below it mean nothing."""
+"""Differences below this mean nothing: clocks differ, and threads wake up late."""
 
 MAX_VIOLATIONS = 0.1
 MAX_ASKED = 32
-"""Ranks that say what a step is like: more would say the same."""
+"""Ranks that decide what a step is like: more ranks would add nothing."""
 
 MIN_PERIODIC = 0.85
 
 Key: TypeAlias = tuple[str, tuple[int, ...]]
-"""A group: its name, and its ranks where they were declared; names repeat where ranks do not overlap."""
+"""A group: its name, and its ranks if declared; groups without common ranks may have the same name."""
 
 Place: TypeAlias = tuple[Key, int]
 Kind: TypeAlias = tuple[str, str]
-"""Name of the group, operation with its size."""
+"""Name of the group, and the operation with its size."""
 
 
 class Entered(msgspec.Struct, frozen=True):
-    """One rank's entry into one collective. `wait_s`: until the last member came."""
+    """One rank's entry into one collective. `wait_s`: seconds until the last member entered."""
 
     place: Place
     kind: str
@@ -93,7 +93,7 @@ def join(earlier: RankRound | None, new: RankRound) -> RankRound:
 
 
 def measure(rounds: Sequence[RankRound], ahead_s: Mapping[int, float] | None = None) -> Measured:
-    """Timings of all ranks for which there is enough. `ahead_s`: by how much a rank's clock is ahead of the others'."""
+    """Timings of all ranks with enough steps. `ahead_s`: seconds by which a rank's clock is ahead of the others'."""
     entered = _entered(rounds, ahead_s or {})
     by_rank = {each.rank: each for each in rounds}
     lanes: defaultdict[frozenset[Key], list[int]] = defaultdict(list)
@@ -111,8 +111,8 @@ def measure(rounds: Sequence[RankRound], ahead_s: Mapping[int, float] | None = N
 
 
 def counted(report: RankRound, host: str) -> RankTiming | None:
-    """What the kernel counted of a rank in one round, per step. It needs no whole steps, nor the others' arrivals: all
-    of a step's time counts as computing here, waiting for others too. None: it made no step."""
+    """Kernel counters of a rank in one round, per step. They need no complete steps and no arrivals of other ranks: all
+    of a step's time counts as computing here, including waits for others. None: the rank made no step."""
     if report.num_steps < 1 or report.window_s <= 0:
         return None
     num_steps = report.num_steps
@@ -129,12 +129,13 @@ def counted(report: RankRound, host: str) -> RankTiming | None:
 
 
 def is_synchronous(waits: Sequence[Sequence[float]], gaps: Sequence[Sequence[float]]) -> bool:
-    """Whether ranks leave a collective only when all have entered it. One sequence per rank: waits, and the seconds to
-    the rank's next entry. Undecided, they do, as programs without overlap do: then at worst a number is too large."""
+    """Whether ranks leave a collective only after all have entered it. One sequence per rank: waits, and the seconds to
+    the rank's next entry. If the data do not decide it, True, as in programs without overlap; an error then only makes
+    a number too large."""
     pairs = [(w, g) for ws, gs in zip(waits, gaps, strict=True) for w, g in zip(ws, gs, strict=True)]
     long = [(w, g) for w, g in pairs if w > 2 * TICK_S]
     if long and sum(g < w - TICK_S for w, g in long) > MAX_VIOLATIONS * len(long):
-        return False  # went on before the last one came
+        return False  # continued before the last rank came
     xs, ys = _centred(waits, gaps)
     sxx = math.fsum(x * x for x in xs)
     num_free = len(xs) - len(waits) - 1
@@ -147,7 +148,7 @@ def is_synchronous(waits: Sequence[Sequence[float]], gaps: Sequence[Sequence[flo
 
 
 def _centred(waits: Sequence[Sequence[float]], gaps: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
-    """Differences from the rank's own means, without its longest gaps: those have a cause of their own."""
+    """Differences from the rank's own means, without its longest gaps, which have another cause."""
     xs: list[float] = []
     ys: list[float] = []
     for ws, gs in zip(waits, gaps, strict=True):
@@ -162,7 +163,7 @@ def _centred(waits: Sequence[Sequence[float]], gaps: Sequence[Sequence[float]]) 
 
 
 def _entered(rounds: Sequence[RankRound], ahead_s: Mapping[int, float]) -> dict[int, list[Entered]]:
-    """Per rank in order of time; only collectives that all members have entered."""
+    """Entries per rank, in order of time; only collectives that all members have entered."""
     raw: dict[int, dict[Place, tuple[str, float]]] = {}
     members: defaultdict[Key, set[int]] = defaultdict(set)
     last: dict[Place, float] = {}
@@ -195,7 +196,7 @@ def _entered(rounds: Sequence[RankRound], ahead_s: Mapping[int, float]) -> dict[
 
 
 class _Lane:
-    """Ranks that are in the same groups, so that they enter the same collectives."""
+    """Ranks in the same groups, which therefore enter the same collectives."""
 
     def __init__(self, entered: Mapping[int, list[Entered]], rounds: Sequence[RankRound]) -> None:
         self._rounds = {each.rank: each for each in rounds}
@@ -221,13 +222,13 @@ class _Lane:
             return []
         waits_at = [self._waits_at(starts, offset) for offset in range(period)]
         self.num_waits = sum(waits_at)
-        # Where steps differ in their collectives, one collective is taken for a step; scale it back.
+        # If steps differ in their collectives, one collective counts as a step; scale it back.
         scale = per_step / period if period == 1 else 1.0
         return [self._timing(rank, starts, waits_at, scale) for rank in self._ranks]
 
     def _steps(self, kinds: list[Kind], period: int) -> list[int]:
-        """Where whole steps begin: at the collective before which the longest time passes. A step that was interrupted
-        (by an evaluation with collectives of its own, or by the end of a report) is left out."""
+        """Indices at which complete steps begin: at the collective with the longest time before it. A step that was
+        interrupted (by an evaluation with its own collectives, or by the end of a report) is left out."""
         if len(kinds) <= period * MIN_STEPS:
             return []
         some = [self._gaps[rank] for rank in self._some]
@@ -241,7 +242,7 @@ class _Lane:
         return [i for i in found if self._goes_on(i, period)]
 
     def _goes_on(self, i: int, period: int) -> bool:
-        """Whether nothing is missing between this step and the next collective: sequence numbers have no hole."""
+        """Whether no collective is missing between this step and the next one: the sequence numbers have no gap."""
         seqs: dict[Key, int] = {}
         for key, seq in self._places[i : i + period + 1]:
             if seqs.setdefault(key, seq - 1) != seq - 1:
@@ -283,7 +284,7 @@ class _Lane:
 
 
 def _usual_step(kinds: list[Kind], gaps: list[float], period: int) -> tuple[Kind, ...]:
-    """What a step consists of. Every rotation of it occurs as often; it begins after the longest time."""
+    """The collectives of a step. All rotations of them occur equally often; a step begins after the longest time."""
     before: defaultdict[tuple[Kind, ...], list[float]] = defaultdict(list)
     for i in range(len(kinds) - period):
         before[tuple(kinds[i : i + period])].append(gaps[i])
@@ -293,7 +294,7 @@ def _usual_step(kinds: list[Kind], gaps: list[float], period: int) -> tuple[Kind
 
 
 def _runs(kinds: list[Kind], period: int) -> list[range]:
-    """Stretches without collectives that are foreign to a step: those that come less than every other step."""
+    """Ranges without foreign collectives: those that occur less than in every other step."""
     count = Counter(kinds)
     foreign = [i for i, kind in enumerate(kinds) if 2 * count[kind] * period < len(kinds)]
     bounds = [-1, *foreign, len(kinds)]
@@ -301,7 +302,7 @@ def _runs(kinds: list[Kind], period: int) -> list[range]:
 
 
 def _first_begin(begins: list[int], gaps: list[float], period: int) -> int:
-    """Where all collectives of a step look alike, only time tells where it begins."""
+    """Index of the first step. If all collectives of a step look alike, only time shows where it begins."""
     if not begins:
         return 0
     classes: defaultdict[int, list[int]] = defaultdict(list)
@@ -309,12 +310,12 @@ def _first_begin(begins: list[int], gaps: list[float], period: int) -> int:
         classes[i % period].append(i)
     most = max(map(len, classes.values()))
     often = [listed for listed in classes.values() if 2 * len(listed) >= most]
-    # Not the very first: before it may lie what interrupted the run.
+    # Leave out the first: the time before it may contain what interrupted the run.
     return max(often, key=lambda listed: statistics.median([gaps[i] for i in listed[1:]] or [gaps[listed[0]]]))[0]
 
 
 def trimmed_mean(values: Sequence[float]) -> float:
-    """Without the tenth at either end. Raises on no values."""
+    """Mean without the tenth at either end. Raises on no values."""
     cut = int(len(values) * TRIM)
     if not cut and len(values) > 2:
         cut = 1
@@ -322,20 +323,20 @@ def trimmed_mean(values: Sequence[float]) -> float:
 
 
 def _error(values: Sequence[float]) -> float:
-    """Of the mean, from the scatter of the steps; robust, because single steps may take for ever."""
+    """Standard error of the mean, from the scatter of the steps; robust, because single steps may take very long."""
     middle = statistics.median(values)
     return 1.4826 * statistics.median(abs(v - middle) for v in values) / math.sqrt(len(values))
 
 
 def _per_step(rounds: Sequence[RankRound]) -> float | None:
-    """Collectives per step, counted over the round; None where there are too few steps to tell."""
+    """Collectives per step, counted over the round; None if there are too few steps."""
     shares = [each.num_entered / each.num_steps for each in rounds if each.num_steps >= MIN_STEPS and each.num_entered]
     return statistics.median(shares) if shares else None
 
 
 def _cycle(kinds: list[Kind], per_step: float) -> tuple[list[Kind], int]:
-    """The kinds as they repeat from step to step, and how many a step has. Sizes are dropped where they vary; where
-    even the operations vary, every collective is like the others."""
+    """The kinds that repeat from step to step, and their number per step. Sizes are dropped if they vary; if even the
+    operations vary, all collectives count as one kind."""
     for seen in (kinds, [(group, op.partition(" ")[0]) for group, op in kinds]):
         shortest = _period(seen)
         if shortest is not None:
@@ -364,7 +365,7 @@ def _held_s(report: RankRound) -> dict[str, float] | None:
 
 
 def _joined_takers(earlier: RankRound, new: RankRound) -> tuple[Taken, ...] | None:
-    """Shares of both windows; of one where only one was seen."""
+    """Shares of both windows; of one window if only one was observed."""
     if earlier.takers is None or new.takers is None:
         return new.takers if earlier.takers is None else earlier.takers
     names = {each.pid: each.name for each in (*earlier.takers, *new.takers)}
@@ -380,7 +381,7 @@ def _joined_held(earlier: RankRound, new: RankRound) -> dict[str, float] | None:
 
 
 def _weighed(old: float | None, young: float | None, earlier: RankRound, new: RankRound) -> float:
-    """A share of both windows. What was not told of a window that was seen is none of it."""
+    """Share over both windows. A taker that is not listed in an observed window has the share 0 there."""
     both_s = earlier.window_s + new.window_s
     return ((old or 0.0) * earlier.window_s + (young or 0.0) * new.window_s) / both_s if both_s > 0 else 0.0
 

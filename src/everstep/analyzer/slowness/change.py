@@ -1,6 +1,6 @@
-"""Where a series of step times changed its level, if it did: Pettitt's rank test, robust to outliers and to units.
+"""Finds a change of level in a series of step times: Pettitt's rank test, robust to outliers and to units.
 
-A fixed factor would miss a job that slowly loses a tenth, and cry at one long step. Pure; used by `slow`.
+A fixed factor would miss a job that slowly loses a tenth, and would report one long step. Pure; used by `slow`.
 """
 
 import itertools
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import msgspec
 
 ALPHA = 1e-4
-"""Chance of a false change per look at a series without one. Looked at every ten seconds, that is once in a day; the
-effect size below removes those as well."""
+"""Probability of a false change per test of a series without one. With a test every ten seconds that is once a day; the
+effect size below removes those too."""
 MIN_SPREADS = 3.0
-"""A change must exceed the usual scatter (median absolute difference of neighbours) this many times: steps of real
-jobs are not independent, so the test alone is too willing."""
+"""A change must exceed the usual scatter (median absolute difference of neighbours) this many times: steps of real jobs
+are not independent, so the test alone reports too much."""
 MIN_SHARE = 0.03
-"""And be worth something: three percent of the step time."""
+"""And it must be at least three percent of the step time."""
 MIN_SIDE = 5
 """Steps on either side that make a level."""
 
@@ -34,7 +34,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_change(values: Sequence[float]) -> Change | None:
-    """The most likely change of level, or None. Values that are not finite are not looked at, and None is returned."""
+    """The most likely change of level, or None. Returns None if a value is not finite."""
     n = len(values)
     if n < 2 * MIN_SIDE or not all(math.isfinite(value) for value in values):
         return None
@@ -59,7 +59,7 @@ def find_change(values: Sequence[float]) -> Change | None:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """1-based, ties share the mean."""
+    """Ranks of the values, from 1; ties share the mean."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)
     start = 0

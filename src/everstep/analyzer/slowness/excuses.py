@@ -1,6 +1,6 @@
-"""Why a rank that takes longer is not a slow machine. Pure; used by `slow`.
+"""Reasons why a rank that takes longer is not a slow machine. Pure; used by `slow`.
 
-Each excuse must explain most of the excess by something that was measured. What was not measured excuses nobody.
+Each excuse must explain most of the excess by a measured value. What was not measured is no excuse.
 """
 
 import statistics
@@ -15,12 +15,12 @@ from everstep.analyzer.slowness.grown import in_files, in_locks
 from everstep.analyzer.slowness.places import peers_of, places_of
 
 MIN_GROWTH = 0.08
-"""Of the others' time: a lead that was large from the beginning and moves by less has only moved."""
+"""Share of the others' time: a lead that was large from the beginning and grows by less is the same lead."""
 
 
 MOSTLY, SPINS = 0.5, 1.2
-"""Of the others' time: what a program that computes on CPUs has something to run, and CPU time that is more than it can
-need."""
+"""Shares of the others' time: a program that computes on CPUs has something to run for `MOSTLY` of it, and CPU time
+above `SPINS` is more than it can need."""
 
 
 _Part = Callable[[RankTiming], float | None]
@@ -42,7 +42,7 @@ class Excuse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mean_timings(rounds: Sequence[Sequence[RankTiming]]) -> dict[int, RankTiming]:
-    """Per rank over all rounds. A part that is missing in half of the rounds is missing in the mean."""
+    """Mean timing of each rank over all rounds. A part that is missing in half of the rounds is missing in the mean."""
     by_rank: dict[int, list[RankTiming]] = {}
     for timings in rounds:
         for timing in timings:
@@ -96,11 +96,11 @@ def find(
     if _work_explains(flagged, others, excess, share):
         has = verb(ranks, "it has", "they have")
         return Excuse(code="ES-S04", why=f"{who} because {has} more work: the time per unit of work is usual")
-    # With peers the stage was taken out before anybody was flagged.
+    # With peers, the stage was levelled out before the vote flagged a rank.
     stage = None if peers else long_stage(ranks, means, groups)
     if stage is not None:
         return stage
-    # Replicas of its place that are usual: then the place does not explain it, and it is slow whenever that began.
+    # If replicas of its place are usual, the place does not explain it: it is slow, whenever that began.
     if not peers and _always_so(ranks, means, first):
         why = f"{who}, and did so by as much since the first steps: this job is made so, or the machine was slow before"
         return Excuse(code="ES-S08", why=why)
@@ -110,7 +110,7 @@ def find(
 def long_stage(
     ranks: tuple[int, ...], means: Mapping[int, RankTiming], groups: Sequence[ParallelGroup]
 ) -> Excuse | None:
-    """They are one place of the pipelines, long in all of them."""
+    """An excuse if the ranks are one stage of the pipelines, long in all of them."""
     others = [timing for rank, timing in means.items() if rank not in ranks]
     if not others:
         return None
@@ -131,10 +131,10 @@ def _extra(part: _Part, flagged: list[RankTiming], others: list[RankTiming]) -> 
 
 
 def _did_not_run(flagged: list[RankTiming], others: list[RankTiming], excess: float) -> float:
-    """How much of the excess the training thread had nothing to run. A machine that computes slowly has it run longer.
+    """Seconds of the excess in which the training thread had nothing to run. On a slow machine the thread runs longer.
 
-    Zero where that cannot be told: the others had nothing to run for most of their time either (they wait for a
-    device), or they burn CPU while they wait for the slow one. Who waits for a CPU has something to run.
+    0 if that is unknown: the others have nothing to run for most of their time either (they wait for a device), or they
+    burn CPU while they wait for the slow rank. A thread that waits for a CPU has something to run.
     """
     cpu = _extra(attrgetter("cpu_s"), flagged, others)
     delay = _extra(attrgetter("delay_s"), flagged, others)
@@ -149,7 +149,7 @@ def _did_not_run(flagged: list[RankTiming], others: list[RankTiming], excess: fl
 
 
 def _work_explains(flagged: list[RankTiming], others: list[RankTiming], excess: float, share: float) -> bool:
-    """Time that the usual rate would need for the extra work."""
+    """Whether the extra work, at the usual rate, explains the excess."""
     if any(t.work is None or t.work <= 0 for t in (*flagged, *others)):
         return False
     rate = statistics.median(t.compute_s / (t.work or 1.0) for t in others)
@@ -160,8 +160,9 @@ def _work_explains(flagged: list[RankTiming], others: list[RankTiming], excess: 
 def _whole_stage(
     ranks: tuple[int, ...], means: Mapping[int, RankTiming], groups: Sequence[ParallelGroup], excess: float
 ) -> str:
-    """Whether the flagged ranks are of one place in the pipelines, and that place is long in every one of them, also
-    where its rank was flagged less often. One pipeline alone proves nothing, and one rank alone is no pipeline."""
+    """Text that names the stage if the flagged ranks are all of one stage and that stage is long in every pipeline,
+    also where its rank was flagged less often; else empty. One pipeline alone proves nothing, and one rank is no
+    pipeline."""
     pipelines = [g for g in groups if g.kind == "pp" and len(g.ranks) > 1 and set(g.ranks) <= set(means)]
     if len(pipelines) < 2:
         return ""
@@ -179,8 +180,8 @@ def _whole_stage(
 
 
 def _always_so(ranks: tuple[int, ...], means: Mapping[int, RankTiming], first: Mapping[int, RankTiming]) -> bool:
-    """The same lead over the others at the beginning. A machine that was slow from the start looks alike, which is why
-    delivery checks compare machines before a job runs."""
+    """Whether the ranks had the same lead over the others at the beginning. A machine that was slow from the start
+    looks the same; for that, delivery checks compare machines before a job runs."""
     if not set(ranks) <= set(first):
         return False
     leads = [(_lead(rank, ranks, first), _lead(rank, ranks, means)) for rank in ranks]

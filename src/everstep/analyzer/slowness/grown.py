@@ -1,10 +1,10 @@
-"""Which rank's own waiting grew: its quota, a disk, a lock, or sleeping by itself, against its own past and the others.
+"""Finds the rank with a grown wait of its own: quota, disk, lock, or sleep, against its own past and the other ranks.
 Pure.
 
-On a machine with more to run than CPUs, compute times differ from rank to rank by chance, and the vote sees nothing.
-What the kernel says of one rank is not chance: these parts hold what is left when waiting for a CPU is taken out. What
-it counted itself is compared round by round, with the others of that round; what was found by looks now and then, or by
-subtraction, as means over the rounds.
+On a machine with more to run than CPUs, compute times differ from rank to rank by chance, and the vote finds nothing.
+The kernel's figures for one rank are not chance: these parts are what remains without the waits for a CPU. Parts that
+the kernel counts are compared round by round, with the others of that round; parts from samples, or from subtraction,
+are compared as means over the rounds.
 """
 
 import statistics
@@ -18,37 +18,37 @@ from everstep.analyzer.observations.words import per_step
 from everstep.analyzer.slowness.off_cpu import FILE_LOCK, FUTEX, GROUP_RECLAIM, RECLAIM, SWAP, TIMER
 
 MIN_SHARE = 0.08
-"""Of a step, as for a slow machine. Of one without its waiting for CPUs, where the kernel saw each sleep: how long a
-step waits for CPUs does not make what else it waits for less certain."""
+"""Share of a step, as for a slow machine. If the kernel saw each sleep, it is a share of the step without waits for
+CPUs: these waits do not make the other waits less certain."""
 
 MIN_S = 0.005
 MIN_ERRORS = 4.0
-"""Times what is not known of its mean."""
+"""Multiple of the error of its mean."""
 
 SPREADS = 4.0
-"""Times the scatter of what is usual."""
+"""Multiple of the usual scatter."""
 
 TO_SIGMA = 1.4826
 MIN_USUAL = 4
-"""Rounds; fewer say nothing of how much a part varies by itself."""
+"""Rounds; fewer do not show how much a part varies by itself."""
 
 MIN_FACTOR = 1.5
-"""Times what the others have."""
+"""Multiple of the others' value."""
 
 CHANCE = 0.25
-"""Of its waiting for a CPU: where ranks wait long, so do the threads that send and receive for them."""
+"""Share of its wait for a CPU: if ranks wait long, the threads that send and receive for them do too."""
 
 RUNS = 0.5
-"""Of a step, the others have something to run for so long, or wait for a CPU; else a device may compute meanwhile."""
+"""Share of a step in which the other ranks run or wait for a CPU; below it a device may compute meanwhile."""
 
 SURE_SHARE, SURE_VOTES = 0.25, 3
-"""Of a step: a quota that stops a rank for so long is no chance, and its rounds take longer as well."""
+"""Share of a step: if a quota stops a rank for this long it is not chance, and its rounds take longer too."""
 
 _QUOTA, _FILES, _DISK, _LOCKS, _TIMER, _OWN = "throttled_s", "files", "io_s", "locks", "timer", ""
 _LOCK_KINDS = (FUTEX, FILE_LOCK)
 _NO_FILES = (*_LOCK_KINDS, SWAP, RECLAIM, GROUP_RECLAIM, TIMER)
 _SEEN = (_FILES, _LOCKS, _TIMER)
-"""By each sleep that the kernel told (eBPF), not by looks."""
+"""From each sleep that the kernel reported (eBPF), not from samples."""
 
 _COUNTED = (_QUOTA, *_SEEN)
 _ON_DISK = ("ES-S07", "waits for a disk or a server of files", "what it reads or writes is as slow from elsewhere")
@@ -69,11 +69,11 @@ class Grown(msgspec.Struct, frozen=True, kw_only=True):
     now_s: float  # per step
     usual_s: float
     says: str  # "rank 1 waits for a disk or a server of files for 160 ms per step, usually 1 ms, the others 1 ms"
-    cure: str  # why nobody is evicted
+    cure: str  # why no node is evicted
 
 
 class _Excess(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one rank, seconds per step."""
+    """The excess of one rank, in seconds per step."""
 
     rank: int
     now_s: float
@@ -96,8 +96,8 @@ def every_grown(
     *,
     counted: bool | None = None,
 ) -> Iterator[Grown]:
-    """Each such part, with the rank for which it grew most. What is sure comes first. `counted`: only what the kernel
-    counts, or only the rest."""
+    """Each such part, with the rank for which it grew most; certain ones first. `counted`: True: only parts that the
+    kernel counts; False: only the others; None: all."""
     for part, code, what, cure in _PARTS:
         is_counted = part in _COUNTED
         if counted is not None and counted != is_counted:
@@ -132,7 +132,7 @@ def _by_votes(
 
 
 def _worst(part: str, timings: Sequence[RankTiming], usual: Mapping[int, Sequence[float]]) -> _Excess | None:
-    """Of one round: the rank that waits longer, by most; and the others of the same round do not."""
+    """In one round, the rank with the largest growth, if the other ranks of the round do not wait as long."""
     now = {t.rank: value for t in timings if t.rank in usual and (value := _value(t, part)) is not None}
     if len(now) < 2:
         return None
@@ -190,24 +190,24 @@ def _value(timing: RankTiming, part: str) -> float | None:
         value: float | None = getattr(timing, part)
         return value
     if part == _TIMER:
-        # With a device its main thread may sleep while that computes, and nobody waits for it.
+        # With a device, the main thread may sleep while the device computes, and no rank waits for it.
         return None if timing.held is None or timing.cpu_s is None else timing.held.get(TIMER, 0.0)
     return in_locks(timing) if part == _LOCKS else in_files(timing)
 
 
 def in_locks(timing: RankTiming) -> float | None:
-    """Seconds of a step that its main thread slept for locks of other processes; None: nobody looked."""
+    """Seconds per step that its main thread slept for locks of other processes; None: not observed."""
     return None if timing.held is None else sum(s for kind, s in timing.held.items() if kind in _LOCK_KINDS)
 
 
 def in_files(timing: RankTiming) -> float | None:
-    """The same in system calls on files."""
+    """Seconds per step that its main thread slept in system calls on files; None: not observed."""
     return None if timing.held is None else sum(s for kind, s in timing.held.items() if kind not in _NO_FILES)
 
 
 def _own_s(timing: RankTiming) -> float | None:
-    """Seconds of a step in which its thread neither ran, nor waited for a CPU, a disk or another rank, and of which the
-    kernel did not tell what it slept for."""
+    """Seconds per step in which its thread neither ran, nor waited for a CPU, a disk or another rank, and for which the
+    kernel reported no reason."""
     if timing.cpu_s is None or timing.delay_s is None:
         return None
     held_s = sum((timing.held or {}).values())
@@ -231,7 +231,7 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def _error_s(now: Sequence[float], usual: Sequence[float]) -> float:
-    """Of the difference of both means, from their scatter."""
+    """Error of the difference of both means, from their scatter."""
     parts = (statistics.variance(each) / len(each) if len(each) > 1 else 0.0 for each in (now, usual))
     return float(sum(parts) ** 0.5)
 

@@ -1,8 +1,8 @@
-"""Which rank's data is lost on its way while the job hardly makes a step. Pure.
+"""Finds the rank with data that is lost on its way while the job hardly makes a step. Pure.
 
-Where a link loses much, a step takes seconds or does not end, and no round has whole steps that can be compared
-(`sending`). Two witnesses are left. The kernel counts what a rank sends again, and for how long its data was on its
-way. The nodes' own probes are lost on a link of its machine: so an upload to a store elsewhere, which loses segments
+If a link loses much, a step takes seconds or does not end, and no round has complete steps to compare (`sending`). Two
+sources remain. The kernel counts the segments that a rank sends again, and the time for which its data was on its way.
+And the nodes' own probes are lost on a link of its machine; so an upload to a store elsewhere, which loses segments
 too, names no rank.
 """
 
@@ -13,26 +13,26 @@ import msgspec
 
 NUM_ROUNDS = 3
 MIN_SHARE = 0.5
-"""Of each round: its data was on its way."""
+"""Share of each round in which its data was on its way."""
 
 MIN_LOST, LOST_ROUNDS = 3, 2
-"""Segments that were sent again, and in so many of the rounds: TCP waits twice as long before each further try."""
+"""Segments sent again, and rounds with some: TCP doubles its wait before each further try."""
 
 MOST_STEPS = 0.5
-"""Times as many as usual."""
+"""Multiple of the usual number of steps."""
 
 MIN_EXPECTED = 4.0
-"""Steps that are usual in the same time: of fewer, a missing one says nothing."""
+"""Usual steps in the same time; with fewer, a missing step shows nothing."""
 
 MOSTLY = 2.0
-"""Times what any other rank sends again: on a way that loses, confirmations are lost too, and the other end repeats."""
+"""Multiple of what any other rank sends again: a lossy path loses acknowledgements too, and the other end repeats."""
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank did in one round."""
+    """Data of one rank in one round."""
 
     rank: int
-    share: float | None  # of the time its data was on its way; None: not known
+    share: float | None  # share of the time with its data on its way; None: unknown
     lost: int | None  # segments that it sent again
     num_steps: int
 
@@ -58,8 +58,8 @@ class Losing(msgspec.Struct, frozen=True, kw_only=True):
 def find_losing(
     rounds: Sequence[Sequence[Way]], round_s: float, usual_per_s: float, candidates: Collection[int]
 ) -> Losing | None:
-    """`rounds`: the newest, of `round_s` seconds each, oldest first. `usual_per_s`: steps. `candidates`: ranks on whose
-    machines probes are lost."""
+    """The rank with lost data, or None. `rounds`: the newest ones, of `round_s` seconds each, oldest first.
+    `usual_per_s`: steps per second. `candidates`: ranks on machines with lost probes."""
     rounds = rounds[-NUM_ROUNDS:]
     if len(rounds) < NUM_ROUNDS:
         return None

@@ -1,7 +1,7 @@
-"""Why a rank did not run, from what the kernel saw of its threads (eBPF), in words. Pure.
+"""Why a rank did not run, as text, from the kernel's view of its threads (eBPF). Pure.
 
-It only sharpens: no verdict needs it. A sentence names what is not the run's own doing: a foreign process that had the
-CPU, a quota, a file, a lock that another process held. What the ranks do to each other is left to the fail-slow vote.
+It only adds detail: no verdict needs it. A sentence names causes outside the run: a foreign process on the CPU, a
+quota, a file, or a lock that another process held. Effects of the ranks on each other are left to the fail-slow vote.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,25 +11,25 @@ import msgspec
 from everstep.model.facts import Taken
 
 MIN_SHARE = 0.05
-"""Of the window. Less is the noise of any machine: interrupts, daemons, the agent itself."""
+"""Share of the window. Less is the noise of any machine: interrupts, daemons, the agent itself."""
 
 MIN_FOREIGN = 0.5
-"""Of the wait: as much must be known to be somebody else's."""
+"""Share of the wait that must be known to come from processes outside the run."""
 
 MAX_NAMED = 3
 MIN_TAKEN = 0.01
-"""Of the window: of who took less nothing is told."""
+"""Share of the window; a process that took less is not reported."""
 
 RUN_QUEUE = "run queue"
 """The signal beside the kinds of sleep."""
 
 IDLE, UNKNOWN, QUOTA = 0, 0xFFFFFFFF, 0xFFFFFFFE
-"""Takers that are no process: the CPU was idle, it was not seen who had it, the quota of the cgroup was used up."""
+"""Takers that are no process: the CPU was idle, the taker was not seen, the quota of the cgroup was used up."""
 
 FUTEX, FILE_LOCK, SWAP, FAULT, TIMER = "futex", "file lock", "swap", "fault", "timer"
 RECLAIM, GROUP_RECLAIM = "reclaim", "cgroup reclaim"
-"""Kinds of sleep with words of their own; others are the name of what was done with a file: read, fsync, open. A timer
-has no culprit: the program asked to sleep. It is a figure of the vote, and no line of evidence."""
+"""Kinds of sleep with words of their own. Other kinds are the name of the operation on a file: read, fsync, open. A
+timer has no culprit, because the program asked to sleep: it is a figure of the vote and no line of evidence."""
 
 _WORDS = {
     FUTEX: "for a lock (futex)",
@@ -42,7 +42,7 @@ _WORDS = {
 
 
 class Taker(msgspec.Struct, frozen=True):
-    """Who had the CPU while a thread was ready to run."""
+    """A process that had the CPU while a thread was ready to run."""
 
     pid: int
     name: str
@@ -51,14 +51,14 @@ class Taker(msgspec.Struct, frozen=True):
 
 
 class Sleep(msgspec.Struct, frozen=True):
-    """Long sleeps of a thread at one place, or what it did in the kernel instead of its work."""
+    """Long sleeps of a thread at one place, or other work of it in the kernel."""
 
     kind: str
     total_s: float
     count: int
     most_s: float
-    path: str = ""  # of the file, as far as its mount
-    waker: int = 0  # process that ended the sleep by a system call; 0: none, or not known
+    path: str = ""  # path of the file, up to its mount
+    waker: int = 0  # process that ended the sleep by a system call; 0: none, or unknown
     waker_name: str = ""
 
 
@@ -74,17 +74,18 @@ class ThreadView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelView(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the run's processes on a node, over one window."""
+    """The kernel's view of the run's processes on a node, over one window."""
 
     window_s: float
     threads: tuple[ThreadView, ...] = ()
-    cost_s: float | None = None  # CPU time of the process that looks, in this window
-    missing: str = ""  # what of it cannot be seen here, and why
+    cost_s: float | None = None  # CPU time of the observing process in this window
+    missing: str = ""  # what cannot be observed here, and why
 
 
 def waits_text(view: KernelView, pids: Collection[int], own: Collection[int]) -> str:
-    """`it was ready and not scheduled for 31% of the last 10 s, CPU taken by burn (pid 4711)`. Of the rank's thread
-    that waited longest; empty: little, or by the run's own processes. `pids`: the rank's; `own`: the run's."""
+    """`it was ready and not scheduled for 31% of the last 10 s, CPU taken by burn (pid 4711)`. About the thread of the
+    rank that waited longest; empty if it waited little, or for the run's own processes. `pids`: processes of the rank;
+    `own`: of the run."""
     worst = max(
         (each for each in view.threads if each.pid in pids),
         key=lambda each: sum(taker.wait_s for taker in each.takers),
@@ -114,8 +115,8 @@ def _taker_text(taker: Taker, window_s: float, num_takers: int) -> str:
 
 
 def sleeps_text(view: KernelView, pid: int, pids: Collection[int], own: Collection[int]) -> tuple[str, str]:
-    """`it slept 1.9 s in fsync of /data/a.pt (/dev/sdb), 5 times, at most 0.6 s`: what the main thread of the rank, or
-    of a process below it, slept longest for. Other threads may sleep as they like. With its kind."""
+    """`it slept 1.9 s in fsync of /data/a.pt (/dev/sdb), 5 times, at most 0.6 s`: the longest sleep of the main thread
+    of the rank, or of a process below it, and its kind. Sleep of other threads is normal."""
     slept = [
         (sleep, each.pid)
         for each in view.threads
@@ -137,7 +138,8 @@ def sleeps_text(view: KernelView, pid: int, pids: Collection[int], own: Collecti
 
 
 def _is_own(sleep: Sleep, own: Collection[int]) -> bool:
-    """A futex is how threads wait for each other, and processes of one program for their queues."""
+    """Whether the run itself caused the sleep: threads wait for each other by futexes, as processes of one program do
+    for their queues."""
     return sleep.kind == FUTEX and (not sleep.waker or sleep.waker in own)
 
 
@@ -146,7 +148,7 @@ def _is_lock(sleep: Sleep) -> bool:
 
 
 def takers(view: KernelView, pid: int, own: Collection[int]) -> tuple[Taken, ...]:
-    """Foreign processes that had the CPU while the main thread of this one was ready to run, most first."""
+    """Foreign processes that had the CPU while the main thread of `pid` was ready to run, largest share first."""
     if view.window_s <= 0:
         return ()
     listed = next((each.takers for each in view.threads if each.pid == each.tid == pid), ())
@@ -159,14 +161,14 @@ def takers(view: KernelView, pid: int, own: Collection[int]) -> tuple[Taken, ...
 
 
 def held(view: KernelView, pid: int, own: Collection[int]) -> dict[str, float]:
-    """Kind of sleep of the main thread of this process to share of the window."""
+    """Kind of sleep of the main thread of `pid` -> share of the window."""
     found = shares(view, (pid,), own)
     found.pop(RUN_QUEUE, None)
     return found
 
 
 def shares(view: KernelView, pids: Collection[int], own: Collection[int]) -> dict[str, float]:
-    """Signal to share of the window: of the run queue, and of each kind of sleep of main threads."""
+    """Signal -> share of the window: the run queue, and each kind of sleep of main threads."""
     if view.window_s <= 0:
         return {}
     found: dict[str, float] = {}
@@ -184,7 +186,8 @@ def shares(view: KernelView, pids: Collection[int], own: Collection[int]) -> dic
 def says(
     view: KernelView, pid: int, pids: Collection[int], own: Collection[int], usual: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """All that is worth a line of one rank. `pid`: its first process. `usual`: of each signal, what is usual."""
+    """The lines of evidence for one rank. `pid`: its first process. `usual`: the usual value of each signal, as
+    text."""
     known = usual or {}
     slept, kind = sleeps_text(view, pid, pids, own)
     lines = ((waits_text(view, pids, own), RUN_QUEUE), (slept, kind))

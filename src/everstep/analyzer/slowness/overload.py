@@ -1,6 +1,6 @@
-"""Machines with so much to run that a slow rank cannot be told from an unlucky one. Pure.
+"""Finds machines with so much to run that a slow rank cannot be distinguished from an unlucky one. Pure.
 
-Said rather than nothing: what the fail-slow vote cannot see there, and why.
+The report says what the fail-slow vote cannot see there, and why.
 """
 
 import statistics
@@ -13,7 +13,7 @@ from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.observations.words import per_step, ranks_text
 
 MOST = 0.5
-"""Of its time between collectives a rank waits for a CPU."""
+"""Share of its time between collectives that a rank waits for a CPU."""
 
 
 class Overload(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,8 +32,8 @@ class Overload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_overload(rounds: Sequence[Sequence[RankTiming]], min_votes: int) -> Overload | None:
-    """The machine whose ranks all wait for a CPU most of their time, in at least `min_votes` rounds; the worst of
-    several."""
+    """The machine on which all ranks wait for a CPU most of their time, in at least `min_votes` rounds; the worst if
+    there are several."""
     by_host: defaultdict[str, defaultdict[int, list[RankTiming]]] = defaultdict(lambda: defaultdict(list))
     for timing in (each for timings in rounds for each in timings):
         by_host[timing.host][timing.rank].append(timing)

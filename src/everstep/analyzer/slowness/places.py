@@ -1,8 +1,8 @@
-"""Like with like: each rank's place in the pipelines, and its time against the other ranks of that place. Pure.
+"""Place of each rank in the pipelines, and its time against the other ranks of that place. Pure.
 
-The last stage has the output layer, the first the embedding: ranks of different stages differ by design, and only those
-of one stage, in the other pipelines, do the same work. Where sequences differ in length, all stages of a pipeline take
-longer together: what a rank's own pipeline does as well is not its own either.
+The last stage has the output layer, the first the embedding: ranks of different stages differ by design. Only the ranks
+of one stage, in the different pipelines, do the same work. If sequences differ in length, all stages of a pipeline take
+longer together, so a change that the whole pipeline has is not the rank's own.
 """
 
 import math
@@ -16,14 +16,15 @@ import msgspec
 from everstep.analyzer.observations.records import ParallelGroup, RankTiming
 
 LESS = 0.8
-"""Pipelines rise and fall together if the scatter within them is so much less; of equal ones it is rather more."""
+"""Pipelines rise and fall together if the scatter within them is below this share of the whole; with equal work it is
+larger."""
 
 
 _POLISHES = 3
-"""After so many nothing moves any more that matters."""
+"""After so many rounds of polishing, the values hardly move."""
 
 MUCH = 0.025
-"""A scatter below this is noise, and its causes are nobody's business."""
+"""A smaller scatter is noise; its causes do not matter."""
 
 
 class Place(NamedTuple):
@@ -32,11 +33,11 @@ class Place(NamedTuple):
 
 
 Places: TypeAlias = dict[int, Place]
-"""By rank. Empty: the job has no pipelines, or nothing says which."""
+"""Place by rank. Empty: the job has no pipelines, or they are unknown."""
 
 
 def places_of(groups: Sequence[ParallelGroup], ranks: Sequence[int]) -> Places:
-    """From the pipeline groups, if they say one stage of each of `ranks`."""
+    """Places from the pipeline groups, if they give one stage for each of `ranks`; else empty."""
     pipelines = [g.ranks for g in groups if g.kind == "pp" and len(g.ranks) > 1]
     places: Places = {}
     for number, pipeline in enumerate(pipelines):
@@ -49,7 +50,7 @@ def places_of(groups: Sequence[ParallelGroup], ranks: Sequence[int]) -> Places:
 
 
 def peers_of(rank: int, places: Places, ranks: Sequence[int]) -> list[int]:
-    """The other ranks of its stage; of a job without pipelines all others."""
+    """The other ranks of its stage; without pipelines, all other ranks."""
     if not places:
         return [other for other in ranks if other != rank]
     return [other for other in ranks if other != rank and places[other].stage == places[rank].stage]
@@ -58,7 +59,7 @@ def peers_of(rank: int, places: Places, ranks: Sequence[int]) -> list[int]:
 def levelled(
     timings: Sequence[RankTiming], places: Places, first: Mapping[int, RankTiming], *, together: bool
 ) -> tuple[list[RankTiming], set[int]]:
-    """The timings as if all places had the same work, and the ranks of which that cannot be said: alone in their stage,
+    """The timings as if all places had the same work, and the ranks for which that is unknown: alone in their stage,
     and without a known beginning. `together`: pipelines rise and fall as a whole (`rise_together`)."""
     if not places:
         return list(timings), set()
@@ -81,7 +82,7 @@ def levelled(
 
 
 def _waits(timings: Sequence[RankTiming], places: Places) -> dict[int, float]:
-    """How much longer than its peers each rank waits: short stages wait for the long one, slow or not."""
+    """Seconds that each rank waits longer than its peers: short stages always wait for the long stage."""
     waits = {timing.rank: timing.wait_s for timing in timings if timing.wait_s is not None}
     found = {}
     for rank, wait_s in waits.items():
@@ -105,13 +106,13 @@ def rise_together(
         _level(rest, _ranks_of(rest, places, "stage"))
     polished = [_polished(compute_s, places) for compute_s in rounds]
     num_stages = len({place.stage for place in places.values()})
-    # Where there are few stages, much of mere noise is fitted away.
+    # With few stages, the fit removes much of mere noise.
     much, fitted = _scatter(stages), math.sqrt(1 - 1 / num_stages)
     return much > MUCH and _scatter(polished) < LESS * fitted * much
 
 
 def ratios(compute_s: Mapping[int, float], places: Places, *, together: bool) -> dict[int, float]:
-    """Each rank's time over what is usual at its place; without those of which it cannot be said."""
+    """Each rank's time over the usual time at its place; without ranks for which that is unknown."""
     return _shares(compute_s, places, {}, together=together)
 
 
@@ -129,7 +130,7 @@ def _is_one_pipeline(places: Places) -> bool:
 
 
 def against_stage(compute_s: Mapping[int, float], places: Places, first: Mapping[int, RankTiming]) -> dict[int, float]:
-    """Over the other ranks of the same stage."""
+    """Each rank's time over that of the other ranks of its stage."""
     of_stage: defaultdict[int, list[int]] = defaultdict(list)
     for rank in compute_s:
         of_stage[places[rank].stage].append(rank)
@@ -143,8 +144,9 @@ def against_stage(compute_s: Mapping[int, float], places: Places, first: Mapping
 
 
 def _like(value: float, others: list[float], begun: RankTiming | None) -> float | None:
-    """The faster half of its peers, so that a second slow one does not hide the first; of two ranks the faster one,
-    which must not look fast because the other is slow; without peers its own beginning."""
+    """The time to compare with: the median of the faster half of its peers, so that a second slow peer does not hide
+    the first; with one peer, the smaller of both times, so that no rank looks fast because the other is slow; without
+    peers, its own beginning."""
     if len(others) == 1:
         return min(value, others[0])
     if others:
@@ -153,7 +155,7 @@ def _like(value: float, others: list[float], begun: RankTiming | None) -> float 
 
 
 def _within_pipeline(shares: Mapping[int, float], places: Places) -> dict[int, float]:
-    """Over what the other stages of the rank's own pipeline do."""
+    """Each share over that of the other stages of the rank's pipeline."""
     of_pipeline = _ranks_of(shares, places, "pipeline")
     found = {}
     for rank, share in shares.items():
@@ -163,8 +165,8 @@ def _within_pipeline(shares: Mapping[int, float], places: Places) -> dict[int, f
 
 
 def _evened(compute_s: Mapping[int, float], places: Places) -> dict[int, float]:
-    """The times without what all stages of a pipeline share. Of two stages the shorter one says how much that is: a
-    rank can be slow, and none is faster than its machine."""
+    """The times without the part that all stages of a pipeline share. With two stages, the smaller value is that part:
+    a rank can be slow, but not faster than its machine."""
     rest = _polished(compute_s, places)
     of_pipeline = _ranks_of(rest, places, "pipeline")
     if all(len(ranks) == 2 for ranks in of_pipeline.values()):
@@ -175,8 +177,8 @@ def _evened(compute_s: Mapping[int, float], places: Places) -> dict[int, float]:
 
 
 def _polished(compute_s: Mapping[int, float], places: Places) -> dict[int, float]:
-    """Logarithms of the times, less what is usual of each rank's stage and of its pipeline (Tukey's median polish).
-    The pipelines first: a slow rank moves one of their differences, and the order of a stage."""
+    """Logarithms of the times, minus the usual value of each rank's stage and pipeline (Tukey's median polish).
+    Pipelines come first: a slow rank moves one difference in its pipeline, but the order in its stage."""
     rest = _logs(compute_s)
     both = [_ranks_of(rest, places, "pipeline"), _ranks_of(rest, places, "stage")]
     for _ in range(_POLISHES):
@@ -204,7 +206,7 @@ def _ranks_of(ranks: Mapping[int, float], places: Places, what: str) -> dict[int
 
 
 def _scatter(rounds: Sequence[Mapping[int, float]]) -> float:
-    """Mean over the rounds, each around its own middle."""
+    """Scatter around the median of each round, as the mean over the rounds."""
     each = []
     for shares in rounds:
         middle = statistics.median(shares.values()) if shares else 0.0
@@ -213,7 +215,7 @@ def _scatter(rounds: Sequence[Mapping[int, float]]) -> float:
 
 
 def whole_pipeline(ranks: Sequence[int], groups: Sequence[ParallelGroup]) -> ParallelGroup | None:
-    """The one pipeline that holds all of `ranks`, where they are at least half of it."""
+    """The one pipeline that contains all of `ranks`, if they are at least half of it."""
     for group in groups:
         is_pipeline = group.kind == "pp" and len(group.ranks) > 1
         if is_pipeline and len(ranks) > 1 and set(ranks) <= set(group.ranks) and 2 * len(ranks) >= len(group.ranks):

@@ -1,12 +1,12 @@
-"""Dual-phase replay: which machine computes wrongly, from two rounds of replays on groups of machines. Pure.
+"""Dual-phase replay: finds the machine that computes wrongly, from two rounds of replays on groups of machines. Pure.
 
 ByteRobust (SOSP 2025, 5.2): the job is replayed with its tensor and pipeline parallelism kept and data parallelism
 reduced. First on *horizontal* groups of m neighbouring machines, then on n *vertical* groups of machines n apart; the
 bad one is in the failing group of both. m = k * (machines of one pipeline), n = machines / m; for m <= n the answer is
 unique.
 
-That holds for one bad machine that fails whenever it is replayed. So nothing here is believed that is not confirmed: a
-candidate is replayed once more among machines that never failed, and what cannot be confirmed is said.
+That is true for one bad machine that fails in every replay. So every result needs a confirmation: a candidate is
+replayed once more among machines that never failed, and a result that cannot be confirmed is reported as such.
 """
 
 import math
@@ -17,14 +17,14 @@ from typing import Literal
 import msgspec
 
 Outcome = bool | None
-"""Of a group's replay: True, something differed; False, nothing did; None, there is no answer."""
+"""Outcome of a group's replay. True: a value differed; False: none did; None: no answer."""
 
 MIN_GROUPS = 3
-"""Two groups that differ cannot say which of them is right."""
+"""If two groups differ, it is unknown which one is right."""
 
 MAX_CONFIRMATIONS = 4
-"""Rounds of confirmation, as many candidates at a time as there are partners for. With more, the answer is that it is
-not known: it would take longer than a person needs to look."""
+"""Rounds of confirmation; each takes as many candidates as there are partners for. With more, the machine stays
+unknown: it would take longer than a manual check."""
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,18 +45,18 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What the two rounds say. `several`: more than one machine, or one that was missed now and then: nobody is named
-    before each candidate is confirmed."""
+    """Result of the two rounds. `several`: more than one machine, or one that failed only sometimes; no machine is
+    named before each candidate is confirmed."""
 
     kind: Literal["none", "one", "several"]
     candidates: tuple[int, ...] = ()
-    clean: tuple[int, ...] = ()  # machines that were seen to compute right in both rounds
+    clean: tuple[int, ...] = ()  # machines that computed correctly in both rounds
     why: str
 
 
 def layout(num_machines: int, pipeline: int = 1) -> Layout | str:
-    """How to group them; or a sentence why they cannot be. `pipeline`: machines that one pipeline spans. The largest
-    groups for which the answer is unique: they are most like the job."""
+    """How to group the machines, or a sentence why that is impossible. `pipeline`: machines per pipeline. Takes the
+    largest groups with a unique answer: they resemble the job most."""
     if num_machines < 1 or pipeline < 1:
         raise ValueError(f"no layout: {num_machines} machines, pipelines of {pipeline}")
     if num_machines % pipeline:
@@ -72,7 +72,8 @@ def layout(num_machines: int, pipeline: int = 1) -> Layout | str:
 
 
 def solve(groups: Layout, horizontal: Sequence[Outcome], vertical: Sequence[Outcome]) -> Found:
-    """From the outcomes of both rounds, in the order of the groups. Raises ValueError when there are not as many."""
+    """Find the bad machine from the outcomes of both rounds, in the order of the groups. Raises ValueError if their
+    number is wrong."""
     rows, columns = groups.horizontal(), groups.vertical()
     if len(horizontal) != len(rows) or len(vertical) != len(columns):
         raise ValueError(f"{len(horizontal)} and {len(vertical)} outcomes of {len(rows)} and {len(columns)} groups")
@@ -98,8 +99,8 @@ def solve(groups: Layout, horizontal: Sequence[Outcome], vertical: Sequence[Outc
 def confirmations(
     groups: Layout, candidates: Sequence[int], clean: Collection[int]
 ) -> tuple[tuple[tuple[int, ...], ...], ...] | str:
-    """Rounds in which each candidate is replayed once, at its own place, among machines that never failed; in each,
-    groups that share no machine. Or a sentence why that cannot be."""
+    """Rounds in which each candidate is replayed once, at its own place, among machines that never failed; the groups
+    of a round share no machine. Or a sentence why that is impossible."""
     partners = [machine for machine in sorted(clean) if machine not in candidates]
     needed = groups.size - 1
     if needed > len(partners):
@@ -117,8 +118,8 @@ def confirmations(
 
 
 def odd_digests(digests: Sequence[str]) -> tuple[Outcome, ...]:
-    """Which of computations that should be the same differ from the majority of their kind; "" is no answer. Without a
-    strict majority of those that answered, and at least two alike, nobody is right and nobody wrong."""
+    """For each of several computations that should be equal, whether it differs from the majority of its kind; "" is no
+    answer. Without a strict majority of the answers, and at least two equal ones, the result is None for all."""
     of_kind: dict[str, Counter[str]] = {}
     for digest in digests:
         if digest:
@@ -128,20 +129,20 @@ def odd_digests(digests: Sequence[str]) -> tuple[Outcome, ...]:
 
 
 def kind_of(digest: str) -> str:
-    """What was computed, and on what: it stands before the digest's colon. Processors of two kinds, or libraries of
-    two versions, round differently, and both are right: only digests of one kind are compared."""
+    """The computation and the hardware, which precede the colon of a digest. CPUs of two kinds, or libraries of two
+    versions, round differently, and both are right: only digests of one kind are compared."""
     return digest.rpartition(":")[0]
 
 
 def _usual(counted: Counter[str]) -> str:
-    """What the strict majority has, of two at least; empty if there is none."""
+    """The digest of a strict majority, at least two; empty if there is none."""
     most, count = counted.most_common(1)[0]
     return most if count >= 2 and 2 * count > counted.total() else ""
 
 
 def rounds_for(detection: float, confidence: float, num_phases: int = 3) -> int:
-    """Replays in each phase after which a machine that shows itself in one replay with probability `detection` has been
-    seen in all phases (horizontal, vertical, confirmation) with probability `confidence`. Raises ValueError."""
+    """Replays per phase after which a machine that fails in a replay with probability `detection` has failed in all
+    phases (horizontal, vertical, confirmation) with probability `confidence`. Raises ValueError."""
     if not 0 < detection <= 1 or not 0 < confidence < 1 or num_phases < 1:
         raise ValueError(f"number of rounds: detection {detection}, confidence {confidence}, {num_phases} phases")
     if detection == 1:
@@ -151,12 +152,12 @@ def rounds_for(detection: float, confidence: float, num_phases: int = 3) -> int:
 
 
 def missed(detection: float, num_rounds: int) -> float:
-    """Probability that a bad machine shows itself in none of these replays."""
+    """Probability that a bad machine fails in none of these replays."""
     return (1 - detection) ** num_rounds
 
 
 def none_text(detection: float, num_rounds: int) -> str:
-    """What may be said when nothing was seen: a bound, and never that all are sound."""
+    """The sentence if no replay differed: a bound, and never a claim that all machines are sound."""
     return (
         f"nothing differed in {num_rounds} replays: a machine that computes wrongly in {detection:.0%} of them or more "
         f"passes all with a probability of at most {missed(detection, num_rounds):.1%}"
@@ -168,6 +169,6 @@ def _members(groups: Sequence[tuple[int, ...]], outcomes: Sequence[Outcome], wan
 
 
 def _with_partners(groups: Layout, candidate: int, partners: Sequence[int]) -> tuple[int, ...]:
-    """At the place in the group that it has in its horizontal one: a fault may show in one pipeline stage only."""
+    """The group of a candidate, at its place in its horizontal group: a fault may show in one pipeline stage only."""
     place = candidate % groups.size
     return (*partners[:place], candidate, *partners[place:])

@@ -1,9 +1,9 @@
-"""Which rank's data takes longer to arrive than usual: the link out of its machine became slow. Pure.
+"""Finds the rank with data that takes longer to arrive than usual: the link out of its machine became slow. Pure.
 
-All ranks enter the collective in time and wait in it: only the sender's connection tells. Who sends is done when its
-kernel has the data, who receives when the last byte is there, so the receiver enters the next collective last and looks
-slow: it is not accused of what the link explains. Said only where steps became longer by a part of it, as far as that
-can be told.
+All ranks enter the collective in time and wait in it; only the sender's connection shows the cause. A sender is done
+when its kernel has the data, a receiver when the last byte has arrived. So the receiver enters the next collective last
+and looks slow; it is not accused of what the link explains. A link is reported only if steps became longer by a part of
+its delay, as far as that is known.
 """
 
 import statistics
@@ -16,30 +16,31 @@ from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.observations.words import per_step
 
 MIN_SHARE = 0.08
-"""Of a step, as for a slow machine."""
+"""Share of a step, as for a slow machine."""
 
 MIN_S = 0.005
 MIN_FACTOR = 2.0
-"""Times what is usual: a machine that is busy makes everything take somewhat longer."""
+"""Multiple of the usual value: a busy machine makes everything somewhat slower."""
 
 LENGTHENS = 0.5
-"""By so much of it the steps must have become longer: what is sent while the ranks compute costs nothing. Where data
-was lost, by `MIN_SHARE`: what is sent again after a timer makes few steps very long, and a mean leaves those out."""
+"""Share of the excess by which steps must have become longer: sending while the ranks compute costs nothing. If data
+was lost, `MIN_SHARE` applies instead: resending after a timer makes few steps very long, and a mean leaves those
+out."""
 
 SURE_SHARE, SURE_VOTES = 0.25, 3
-"""Of a usual step, and segments were lost in each round: no chance, and such rounds take long themselves."""
+"""Share of a usual step, with lost segments in each round: not chance, and such rounds take long themselves."""
 
 EXPLAINS = 0.6
-"""Of what a rank takes longer, as for every other excuse."""
+"""Share of a rank's excess, as for every other excuse."""
 
 
 class SlowLink(msgspec.Struct, frozen=True, kw_only=True):
-    rank: int  # that sends
-    send_s: float  # per step: its data was on its way
+    rank: int  # the sender
+    send_s: float  # per step, while its data was on its way
     usual_s: float
     step_s: float
     usual_step_s: float
-    lost: int = 0  # segments, in all of these rounds
+    lost: int = 0  # lost segments in all of these rounds
 
     @property
     def excess_s(self) -> float:
@@ -55,7 +56,7 @@ class SlowLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explains(link: SlowLink, ranks: Sequence[int], rounds: Sequence[Sequence[RankTiming]]) -> bool:
-    """Whether the link makes most of what the first of these ranks takes longer than all others."""
+    """Whether the link explains most of the excess of the first of these ranks over all others."""
     mine, others = [], []
     for timing in (each for timings in rounds for each in timings):
         if timing.rank not in ranks:
@@ -74,9 +75,9 @@ def find_slow_link(
     *,
     is_slow: bool = False,
 ) -> SlowLink | None:
-    """The rank whose data took longer than usual by most, in at least `min_votes` of the rounds. `is_slow`: a rank was
-    found to be slower than the others; then steps are not compared with earlier ones, which other work may have made as
-    long: who receives would be accused."""
+    """The rank with the largest growth of sending time, in at least `min_votes` of the rounds. `is_slow`: a rank was
+    found slower than the others; steps are then not compared with earlier ones, because other work may have made those
+    as long, and the receiver would be accused."""
     usual = {rank: statistics.median(each) for rank, each in _by_rank(usual_rounds).items()}
     before = [step_s for timings in usual_rounds if (step_s := _step_s(timings)) is not None]
     if not usual or not before:
@@ -110,7 +111,7 @@ def _worst(
     excess_s = known[rank] - usual[rank]
     if excess_s < max(MIN_S, MIN_SHARE * usual_step_s) or known[rank] < MIN_FACTOR * usual[rank]:
         return None
-    # Ranks that wait for CPUs for longer than that make steps of any length: then the kernel's clock has to do.
+    # Ranks that wait longer than that for CPUs make steps of any length: then the kernel's clock alone decides.
     waits_s = statistics.median([t.delay_s or 0.0 for t in timings])
     lost = next((t.lost for t in timings if t.rank == rank), None) or 0
     least_s = MIN_SHARE * usual_step_s if lost else LENGTHENS * excess_s
@@ -130,6 +131,6 @@ def _by_rank(rounds: Sequence[Sequence[RankTiming]]) -> dict[int, list[float]]:
 
 
 def _step_s(timings: Sequence[RankTiming]) -> float | None:
-    """Of the round; ranks go at one pace."""
+    """Seconds per step in a round; all ranks have one pace."""
     steps = [t.compute_s + t.wait_s for t in timings if t.wait_s is not None]
     return statistics.median(steps) if steps else None

@@ -1,8 +1,8 @@
-"""What makes a job uneven, from a trace: its stages, a worker, or the work that replicas get. Pure.
+"""Finds what makes a job uneven, from a trace: its stages, a worker, or the work of replicas. Pure.
 
 Three shares of the step time, each by itself. A *stage* is long in all replicas: the model is cut unevenly. A *worker*
-takes longer than the ranks of its place in nearly every step. A *replica* takes longer in some steps, with all of its
-stages: its sequences are longer there. Only a worker's share speaks of a machine.
+takes longer than the ranks of its place in nearly every step. A *replica* takes longer in some steps, in all of its
+stages: its sequences are longer there. Only the worker's share points at a machine.
 """
 
 import statistics
@@ -16,30 +16,30 @@ from everstep.analyzer.observations.words import per_step, ranks_text
 from everstep.analyzer.slowness.places import Place, Places, peers_of, places_of, ratios, rise_together, whole_pipeline
 
 MIN_SHARE = 0.05
-"""Of the step time: a share that is worth a sentence."""
+"""Share of the step time that is worth reporting."""
 
 MIN_WORKER = 0.08
 MIN_SPREADS = 6.0
-"""How far out of the scatter of all ranks a worker must be. Ranks of a trace are many, and chance has many tries."""
+"""Distance of a worker from the scatter of all ranks, in spreads. A trace has many ranks, so chance has many tries."""
 
 MIN_STEPS = 3
 LOW = 0.25
-"""Of a rank's steps, this share is allowed to be usual: a slow machine is slow in most of them."""
+"""Share of a rank's steps that may be usual: a slow machine is slow in most steps."""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds of computing by rank and step, and the places where the trace says them."""
+    """Seconds of computing by rank and step, and the places if the trace has them."""
 
     compute_s: dict[int, dict[int, float]]
     places: dict[int, tuple[int, int]] = {}  # rank -> stage, pipeline
     notes: tuple[str, ...] = ()
-    unit: str = "step"  # what `compute_s` is given for; a live run tells means of rounds
+    unit: str = "step"  # the unit of `compute_s` keys; a live run gives means of rounds
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     sentence: str
-    share: float  # of the usual step
+    share: float  # share of the usual step
     ranks: tuple[int, ...] = ()  # workers only
 
 
@@ -51,13 +51,13 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def found(self) -> tuple[Share, ...]:
-        """The worker's first, because it alone can be cured elsewhere; then the largest."""
+        """The worker's share first, because only that can be cured on another machine; then the largest."""
         rest = sorted((s for s in (self.stage, self.work) if s is not None), key=lambda s: -s.share)
         return (*([self.workers] if self.workers is not None else []), *rest)
 
 
 def weigh(table: Table) -> Shares:
-    """The shares that cost more than a few percent."""
+    """The shares that cost more than a few percent of the step time."""
     common = [step for step in _steps(table) if all(step in mine for mine in table.compute_s.values())]
     if len(table.compute_s) < 2 or len(common) < MIN_STEPS:
         why = f"{len(table.compute_s)} ranks with {len(common)} steps in common; 2 and {MIN_STEPS} are needed"
@@ -72,7 +72,7 @@ def weigh(table: Table) -> Shares:
 
 
 def of_rounds(rounds: Iterable[Sequence[RankTiming]], groups: Sequence[ParallelGroup]) -> Shares:
-    """The same of a live run, by what its ranks needed in each round."""
+    """The shares of a live run, from the compute times of its ranks in each round."""
     each = [{timing.rank: timing.compute_s for timing in timings} for timings in rounds]
     ranks = sorted({rank for compute_s in each for rank in compute_s})
     places = {rank: (place.stage, place.pipeline) for rank, place in places_of(groups, ranks).items()}
@@ -80,7 +80,7 @@ def of_rounds(rounds: Iterable[Sequence[RankTiming]], groups: Sequence[ParallelG
     found = weigh(Table(compute_s=table, places=places, unit="round"))
     if found.workers is None or whole_pipeline(found.workers.ranks, groups) is None:
         return found
-    # By their arrivals all stages of a pipeline look as long as its slowest.
+    # From arrivals, all stages of a pipeline look as long as its slowest stage.
     one = msgspec.structs.replace(found.workers, sentence=f"one of {found.workers.sentence}")
     return msgspec.structs.replace(found, workers=one)
 
@@ -90,7 +90,7 @@ def _steps(table: Table) -> list[int]:
 
 
 def _workers(by_step: Mapping[int, Mapping[int, float]], places: Places, unit: str) -> Share | None:
-    """Ranks that are longer than their place in nearly all steps."""
+    """Ranks that take longer than their place in nearly all steps."""
     each: defaultdict[int, list[float]] = defaultdict(list)
     flat = places or {rank: Place(0, rank) for rank in next(iter(by_step.values()))}
     together = bool(places) and rise_together(list(by_step.values()), places)
@@ -129,7 +129,7 @@ def _quantile(values: list[float], share: float) -> float:
 
 
 def _stage(by_step: Mapping[int, Mapping[int, float]], places: Places, slow: set[int]) -> Share | None:
-    """How much longer than their mean the longest stage takes, in the middle of its replicas."""
+    """The excess of the longest stage over the mean of all stages, at the median of its replicas."""
     of_stage: defaultdict[int, list[float]] = defaultdict(list)
     for compute_s in by_step.values():
         for rank, value in compute_s.items():
@@ -150,7 +150,7 @@ def _stage(by_step: Mapping[int, Mapping[int, float]], places: Places, slow: set
 
 
 def _work(by_step: Mapping[int, Mapping[int, float]], places: Places, slow: set[int], unit: str) -> Share | None:
-    """How much longer than usual the longest replica of a step takes, another one in each step."""
+    """The excess of the longest replica of a step over the usual time, if that replica changes from step to step."""
     usual: defaultdict[int, list[float]] = defaultdict(list)
     for compute_s in by_step.values():
         for rank, value in compute_s.items():
@@ -163,7 +163,7 @@ def _work(by_step: Mapping[int, Mapping[int, float]], places: Places, slow: set[
         for rank, value in compute_s.items():
             if rank not in slow and base[rank] > 0:
                 of_pipeline[places[rank].pipeline if places else rank].append(value / base[rank])
-        # The least of its stages: all of them rise together, or it is no work.
+        # Take the smallest growth of its stages: more work makes all of them rise together.
         risen = {pipeline: min(values) for pipeline, values in of_pipeline.items()}
         middle = statistics.median(risen.values()) if risen else 0.0
         if middle > 0:

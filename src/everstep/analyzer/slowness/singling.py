@@ -1,8 +1,8 @@
-"""Which node is bad, from examinations of nodes two by two. Pure.
+"""Finds bad nodes from examinations of nodes in pairs. Pure.
 
-Each node is examined with both its neighbours in a ring. A pair that passes clears both; a node is named only when it
-failed together with a node that another pair has cleared. Two bad nodes can make an innocent one between them fail
-twice: that one is not named, because both its failures are explained.
+Each node is examined with both its neighbours in a ring. A pair that passes clears both; a node is named only if it
+failed together with a node that another pair has cleared. Two bad nodes can make a healthy node between them fail
+twice: that node is not named, because both its failures are explained.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ Pair = tuple[str, str]
 
 class Singled(msgspec.Struct, frozen=True, kw_only=True):
     bad: tuple[str, ...] = ()
-    partners: dict[str, tuple[str, ...]] = {}  # of each bad node: cleared nodes with which it failed
-    unclear: tuple[str, ...] = ()  # failed only together with nodes that may be, or are, bad themselves
+    partners: dict[str, tuple[str, ...]] = {}  # bad node -> cleared nodes with which it failed
+    unclear: tuple[str, ...] = ()  # failed only together with nodes that are, or may be, bad themselves
 
 
 def ring_rounds(nodes: Sequence[str]) -> tuple[tuple[Pair, ...], ...]:
-    """Pairs of neighbours in rounds, so that no node is in two pairs of a round and each meets both its neighbours: two
-    rounds for an even number of nodes, three for an odd one, one for two."""
+    """Pairs of neighbours in rounds: no node is in two pairs of a round, and each meets both its neighbours. Two rounds
+    for an even number of nodes, three for an odd one, one for two."""
     num = len(nodes)
     if num < 2:
         return ()
@@ -35,7 +35,7 @@ def ring_rounds(nodes: Sequence[str]) -> tuple[tuple[Pair, ...], ...]:
 
 
 def single_out(outcomes: Mapping[Pair, Outcome]) -> Singled:
-    """`outcomes`: True for a pair that failed, False for one that passed, None without an answer."""
+    """Find the bad nodes. `outcomes`: True for a pair that failed, False for one that passed, None: no answer."""
     cleared = {node for pair, outcome in outcomes.items() if outcome is False for node in pair}
     partners: dict[str, list[str]] = {}
     for pair, outcome in outcomes.items():

@@ -1,10 +1,10 @@
-"""Who is slow, against the others and against the job's own past; and when nobody may be blamed for it.
+"""Finds slow ranks, against the others and against the job's own past, and the cases in which no machine is to blame.
 
 One round compares the ranks over some ten seconds: the straggler computes long and waits little, the others compute as
-ever and wait for it. Five rounds vote (ByteRobust). What is not a machine's fault is refused with the reason: uneven
-work, a long pipeline stage, garbage collection, data loading, or a job that was made so.
+usual and wait for it. Five rounds vote (ByteRobust). Slowness that is not a machine's fault is refused with the reason:
+uneven work, a long pipeline stage, garbage collection, data loading, or the design of the job.
 
-Pure. Called by the controller with what the progress probe measured.
+Pure. The controller calls it with the measurements of the progress probe.
 """
 
 import statistics
@@ -24,32 +24,32 @@ from everstep.model.verdict import Confidence, Refusal
 
 class SlowLimits(msgspec.Struct, frozen=True, kw_only=True):
     num_rounds: int = 5
-    """ByteRobust's five rounds, ten seconds apart. One round flags whoever had the long batch just then."""
+    """ByteRobust's five rounds, ten seconds apart. A single round flags the rank that had a long batch just then."""
 
     min_flags: int = 4
-    """Rounds in which a rank must be flagged. Three lets chance in on a noisy machine; five lets an intermittent
-    fault out."""
+    """Rounds in which a rank must be flagged. With three, chance flags ranks on a noisy machine; with five, an
+    intermittent fault is missed."""
 
     min_spreads: float = 4.0
-    """How far out of the others' scatter (median absolute deviation) a rank's compute time must be."""
+    """Distance of a rank's compute time from the others', in units of their scatter (median absolute deviation)."""
 
     min_share: float = 0.08
-    """And how much of the median: below eight percent nobody is worth a restart."""
+    """Least excess as a share of the median: a rank below eight percent is not worth a restart."""
 
     min_errors: float = 3.0
-    """And how much of what is not known of its mean, so that a round of few uneven steps flags nobody."""
+    """Least excess in errors of the rank's mean, so that a round with few uneven steps flags no rank."""
 
     excuse_share: float = 0.6
-    """How much of the excess another cause must explain to excuse the machine."""
+    """Share of the excess that another cause must explain to excuse the machine."""
 
 
 class SlowVerdict(msgspec.Struct, frozen=True, kw_only=True):
     code: str  # ES-S00 .. ES-S11
     sentence: str
     confidence: Confidence
-    ranks: tuple[int, ...] = ()  # who causes it, most flagged first; also when it is excused
+    ranks: tuple[int, ...] = ()  # the ranks that cause it, most flagged first; also if excused
     group: ParallelGroup | None = None
-    refusal: Refusal | None = None  # set: nobody is evicted, and why
+    refusal: Refusal | None = None  # set: no node is evicted, and why
     since_step: int | None = None
 
 
@@ -58,21 +58,21 @@ MANY = 64
 
 
 def flag_round(timings: Sequence[RankTiming], policy: SlowLimits = DEFAULT) -> tuple[int, ...]:
-    """Ranks that computed long and, where it is known, waited less than the others did. Longest first."""
+    """Ranks that computed longer and, if known, waited less than the others did. Longest first."""
     if len(timings) < 2:
         return ()
-    # Of many ranks one does not move the median: compare with all, instead of thousands of times with all others.
+    # Among many ranks, one does not move the median: compare with all ranks once, not each rank with all others.
     of_all = _Usual(timings) if len(timings) > MANY else None
     flagged = [t for t in timings if _stands_out(t, of_all or _Usual([o for o in timings if o is not t]), policy)]
     return tuple(t.rank for t in sorted(flagged, key=lambda t: -t.compute_s))
 
 
 class _Usual:
-    """What is usual among these."""
+    """The usual values among these timings."""
 
     def __init__(self, timings: Sequence[RankTiming]) -> None:
-        # The faster half, so that a second slow rank in a small job does not hide the first. Its values lie about half
-        # as far from their median as those of all, hence the 2.
+        # Take the faster half, so that a second slow rank in a small job does not hide the first. Its values lie about
+        # half as far from their median as those of all ranks, hence the 2.
         faster = sorted(t.compute_s for t in timings)[: len(timings) // 2 + 1]
         self.compute_s = statistics.median(faster)
         self.spread_s = 2 * 1.4826 * statistics.median(abs(compute_s - self.compute_s) for compute_s in faster)
@@ -83,12 +83,12 @@ class _Usual:
             if t.delay_s is not None and t.host:
                 delays[t.host].append(t.delay_s)
         self._delay_s = {host: statistics.median(listed) for host, listed in delays.items()}
-        # Where all machines have more to run than processors, differences as large as the waiting for one mean nothing.
+        # If all machines have more to run than CPUs, differences up to the wait for a CPU mean nothing.
         self.luck_s = min(self._delay_s.values(), default=0.0)
 
     def bad_luck_s(self, timing: RankTiming) -> float:
-        """How much longer than its neighbours on the same machine it waited for a processor. Who of them gets one first
-        is chance; where all of them wait, the machine is to blame."""
+        """Seconds that it waited for a CPU beyond its neighbours on the same machine. Which of them gets a CPU first is
+        chance; if all of them wait, the machine is to blame."""
         neighbours_s = self._delay_s.get(timing.host)
         if neighbours_s is None or timing.delay_s is None:
             return 0.0
@@ -111,8 +111,8 @@ def judge(
     *,
     from_arrivals: bool = False,
 ) -> SlowVerdict:
-    """Vote over the newest rounds. `first_rounds` are those of the generation's beginning: was it always so?
-    `from_arrivals`: waiting for a neighbour in the pipeline was measured as computing."""
+    """Vote over the newest rounds. `first_rounds`: those at the beginning of the generation, to see whether it was
+    always so. `from_arrivals`: waits for a neighbour in the pipeline were measured as computing."""
     rounds = rounds[-policy.num_rounds :]
     if len(rounds) < policy.num_rounds:
         return _fine(f"{len(rounds)} of {policy.num_rounds} rounds measured so far.")
@@ -144,7 +144,7 @@ def judge(
 
 
 def flag_like(timings: Sequence[RankTiming], groups: Sequence[ParallelGroup]) -> tuple[int, ...]:
-    """Ranks of one round that stand out among those of the same place."""
+    """Ranks of one round that are slow among those of the same place."""
     return _flag_like(timings, places_of(groups, [timing.rank for timing in timings]), {}, DEFAULT, together=False)
 
 
@@ -163,7 +163,7 @@ def _flag_like(
 def _long_stage(
     rounds: Sequence[Sequence[RankTiming]], groups: Sequence[ParallelGroup], policy: SlowLimits
 ) -> SlowVerdict | None:
-    """Nobody is slower than the ranks of the same place; is one place longer than the others?"""
+    """A verdict if one stage is longer than the others while no rank is slower than the other ranks of its stage."""
     votes = Counter(rank for timings in rounds for rank in flag_round(timings, policy))
     ranks = tuple(rank for rank, count in votes.most_common() if count >= policy.min_flags)
     excuse = excuses.long_stage(ranks, excuses.mean_timings(rounds), groups) if ranks else None
@@ -171,7 +171,7 @@ def _long_stage(
 
 
 def _one_of(pipeline: ParallelGroup) -> SlowVerdict:
-    """All of a pipeline take as long as its slowest stage: naming all would evict the innocent."""
+    """All ranks of a pipeline take as long as its slowest stage: naming all would evict healthy machines."""
     why = (
         f"one of {ranks_text(pipeline.ranks)} ({pipeline.title}) is slow: its whole pipeline takes longer than the "
         "others, and arrivals at collectives do not say which of them the rest waits for"
@@ -208,8 +208,7 @@ def _straggler(
 
 
 def judge_history(step_s: Sequence[float], first_step: int = 0, steps: Sequence[int] = ()) -> SlowVerdict:
-    """The job against its own past. A job that became faster is not slow. `steps`: which steps these are, where they
-    are not consecutive."""
+    """The job against its own past. A faster job is not slow. `steps`: step numbers, if they are not consecutive."""
     change: Change | None = find_change(step_s)
     if change is None:
         return _fine(f"no change of level in {len(step_s)} steps.")

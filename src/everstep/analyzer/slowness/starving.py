@@ -1,7 +1,7 @@
-"""Which rank waits longer for a CPU than usual, and than its neighbours on the same machine. Pure.
+"""Finds the rank that waits longer for a CPU than usual, and than its neighbours on the same machine. Pure.
 
-Somebody else runs on its core: a process that was pinned there, another container. That slows the whole job, and is no
-fault of the machine: nobody is evicted for it, but the rank, the wait and the rival can be named.
+Another process runs on its core: one that was pinned there, or another container. That slows the whole job and is no
+fault of the machine. No node is evicted for it; the report names the rank, the wait and the rival.
 """
 
 import statistics
@@ -14,10 +14,11 @@ from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.observations.words import per_step
 
 MIN_SHARE = 0.05
-"""Of what the others compute in a step."""
+"""Share of the others' compute time per step."""
 
 LUCK = 0.5
-"""Of what it, or the others, wait as well: on a busy machine who waits longest for a while is chance."""
+"""Share of the wait that it, or the others, usually have: on a busy machine, chance decides for a while which rank
+waits longest."""
 
 MIN_S = 0.001
 MOST = 0.6
@@ -27,14 +28,14 @@ class Starving(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     wait_s: float  # per step, for a CPU
     usual_s: float
-    others_s: float  # what its neighbours wait; without neighbours, the ranks of other machines
+    others_s: float  # wait of its neighbours; without neighbours, of ranks on other machines
     has_neighbours: bool
-    throttled_s: float | None = None  # of `wait_s`: stopped by the quota of its cgroup
+    throttled_s: float | None = None  # part of `wait_s` for which the quota of its cgroup stops it
     usual_throttled_s: float = 0.0
 
     @property
     def is_throttled(self) -> bool:
-        """Whether most of what it waits longer is its quota."""
+        """Whether its quota explains most of the longer wait."""
         if self.throttled_s is None:
             return False
         return self.throttled_s - self.usual_throttled_s >= MOST * (self.wait_s - self.usual_s)
@@ -52,7 +53,7 @@ class Starving(msgspec.Struct, frozen=True, kw_only=True):
 def find_starving(
     rounds: Sequence[Sequence[RankTiming]], usual_rounds: Sequence[Sequence[RankTiming]], min_votes: int
 ) -> Starving | None:
-    """The rank that waited longest in at least `min_votes` of the rounds, by more than in the rounds before."""
+    """The rank that waited longest in at least `min_votes` of the rounds, and longer than in the rounds before."""
     usual, usual_cpu = _usual(usual_rounds, "delay_s"), _usual(usual_rounds, "cpu_s")
     votes: Counter[int] = Counter()
     for timings in rounds:
@@ -79,7 +80,8 @@ def _usual(rounds: Sequence[Sequence[RankTiming]], name: str) -> dict[int, float
 
 
 def _worst(timings: Sequence[RankTiming], usual: Mapping[int, float], usual_cpu: Mapping[int, float]) -> int | None:
-    """Of one round. Within the node first: what all ranks of a machine wait is nobody's own."""
+    """The worst rank of one round. Ranks are compared within their node first: a wait of all ranks on a machine belongs
+    to none of them."""
     known = {t.rank: t for t in timings if t.delay_s is not None and t.rank in usual}
     least_s = max(MIN_S, MIN_SHARE * statistics.median(t.compute_s for t in timings)) if timings else MIN_S
     grown = {}
@@ -92,9 +94,9 @@ def _worst(timings: Sequence[RankTiming], usual: Mapping[int, float], usual_cpu:
 
 
 def _own_growth(timing: RankTiming, usual_cpu: Mapping[int, float]) -> float:
-    """How many times as much CPU time it needs itself, at least once.
+    """Growth of its own CPU time, as a factor of at least 1.
 
-    On a busy machine whoever needs more waits as much longer, and nobody took anything from it.
+    On a busy machine a rank that needs more CPU time waits in proportion, without a rival.
     """
     usual_s = usual_cpu.get(timing.rank, 0.0)
     return max(1.0, timing.cpu_s / usual_s) if timing.cpu_s is not None and usual_s > 0 else 1.0

@@ -1,9 +1,11 @@
-"""Which rank's CPU somebody took, by what the kernel saw of each process that had it (eBPF). Pure.
+"""Finds the rank that loses its CPU to a foreign process, from the kernel's view of each process on the CPU (eBPF).
+Pure.
 
-On a machine with more to run than CPUs all ranks wait alike: who is bound to one CPU drives everything else to the
-others. How long a rank waits then says nothing, and who had its CPU meanwhile does. Named are processes that are bound
-to some CPUs, had the rank's round after round, came lately, and took it from no other rank of that machine. One that
-may run anywhere stays at a CPU for ten seconds as well, but by chance: the next one does so at the neighbour's.
+On a machine with more to run than CPUs, all ranks wait alike: a process that is bound to one CPU drives everything else
+to the other CPUs. So the length of a rank's wait shows nothing; the process on its CPU does. A process is named if it
+is bound to some CPUs, had the rank's CPU round after round, came recently, and took from no other rank of that machine.
+A process that may run anywhere can also stay on a CPU for ten seconds, but by chance: the next one does so at a
+neighbour's.
 """
 
 import statistics
@@ -16,16 +18,16 @@ from everstep.analyzer.observations.records import RankTiming
 from everstep.model.facts import Taken
 
 MIN_SHARE = 0.08
-"""Of the rank's time, as for a slow machine."""
+"""Share of the rank's time, as for a slow machine."""
 
 MOSTLY = 4.0
-"""Times what the same process took from any other rank of the machine, or from this one before."""
+"""Multiple of what the same process took from any other rank of the machine, or from this one before."""
 
 MIN_FACTOR = 2.0
-"""Times what the others lost in this way."""
+"""Multiple of what the others lost in this way."""
 
 MIN_USUAL = 4
-"""Rounds; fewer say nothing of what is usual."""
+"""Rounds; fewer do not show what is usual."""
 
 MAX_NAMED = 3
 
@@ -34,9 +36,9 @@ _Shares = Mapping[int, float]  # process -> share of a rank's time
 
 class Robbed(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
-    share: float  # of its time
+    share: float  # share of its time
     others_share: float
-    takers: tuple[Taken, ...]  # most first
+    takers: tuple[Taken, ...]  # largest share first
 
     @property
     def says(self) -> str:
@@ -52,7 +54,7 @@ class Robbed(msgspec.Struct, frozen=True, kw_only=True):
 def find_robbed(
     rounds: Sequence[Sequence[RankTiming]], usual_rounds: Sequence[Sequence[RankTiming]], min_votes: int
 ) -> Robbed | None:
-    """The rank whose CPU was taken from it alone, in at least `min_votes` of the rounds."""
+    """The rank that alone lost its CPU, in at least `min_votes` of the rounds."""
     now, before, host_of = _seen(rounds), _seen(usual_rounds), _hosts(rounds)
     ranks = [rank for rank in now if len(now[rank]) >= min_votes and len(before.get(rank, ())) >= MIN_USUAL]
     if len(ranks) < 2:
@@ -74,7 +76,7 @@ def find_robbed(
 
 
 def _own_takers(now: Sequence[_Shares], before: _Shares, neighbours: Sequence[_Shares], min_votes: int) -> list[int]:
-    """Processes that took from this rank in most rounds, and hardly from others or before."""
+    """Processes that took from this rank in most rounds, and hardly from others or earlier."""
     found = []
     for pid, share in _mean(now).items():
         elsewhere = max((each.get(pid, 0.0) for each in neighbours), default=0.0)
@@ -85,7 +87,7 @@ def _own_takers(now: Sequence[_Shares], before: _Shares, neighbours: Sequence[_S
 
 
 def _seen(rounds: Sequence[Sequence[RankTiming]]) -> dict[int, list[_Shares]]:
-    """Per rank, of the rounds in which somebody looked."""
+    """Shares per rank, for the rounds that were observed."""
     found: defaultdict[int, list[_Shares]] = defaultdict(list)
     for timing in (each for timings in rounds for each in timings):
         if timing.takers is not None:
@@ -98,7 +100,7 @@ def _hosts(rounds: Sequence[Sequence[RankTiming]]) -> dict[int, str]:
 
 
 def _mean(rounds: Sequence[_Shares]) -> dict[int, float]:
-    """Who is not among the takers of a round took nothing worth a word."""
+    """Mean over the rounds. A process that is not among the takers of a round counts as 0 there."""
     pids = {pid for each in rounds for pid in each}
     return {pid: sum(each.get(pid, 0.0) for each in rounds) / len(rounds) for pid in pids}
 

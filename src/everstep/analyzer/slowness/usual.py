@@ -1,7 +1,7 @@
-"""How far a figure is from its own history, and from its peers in the same window, in words. Pure.
+"""Distance of a figure from its own history, and from its peers in the same window, as text. Pure.
 
-Robust: a median and the median of the distances from it, so that neither a few bursts nor a period (a save in every
-tenth window) move what is usual. With too few values nothing is unusual, and nothing is usual either.
+Robust: a median, and the median of the distances from it. So neither a few bursts nor a period (a save in every tenth
+window) move the usual value. With too few values, no value is usual or unusual.
 """
 
 import statistics
@@ -12,29 +12,29 @@ import msgspec
 
 MIN_VALUES = 6
 MAX_VALUES = 90
-"""A quarter of an hour of windows of ten seconds."""
+"""A quarter of an hour, in windows of ten seconds."""
 
 SPREADS = 4.0
 TO_SIGMA = 1.4826
 MIN_PEERS = 1
 MIN_EXCESS = 0.05
-"""Of the window: also where a figure never varied."""
+"""Share of the window; it applies also if a figure never varied."""
 
 
 class Usual(msgspec.Struct, frozen=True, kw_only=True):
-    """What is usual among some values."""
+    """The usual value among some values, and their spread."""
 
     median: float
     spread: float
 
     @property
     def limit(self) -> float:
-        """Above it a value is unusual."""
+        """A value above this is unusual."""
         return self.median + max(MIN_EXCESS, SPREADS * self.spread)
 
 
 def usual_of(values: Sequence[float]) -> Usual | None:
-    """None: too few values."""
+    """The usual value; None: too few values."""
     if len(values) < MIN_VALUES:
         return None
     median = statistics.median(values)
@@ -42,14 +42,15 @@ def usual_of(values: Sequence[float]) -> Usual | None:
 
 
 class History:
-    """Of one signal of one rank: shares of windows. What is unusual does not become usual before it has lasted long."""
+    """History of one signal of one rank, as shares of windows. An unusual value does not become usual before it has
+    lasted long."""
 
     def __init__(self) -> None:
         self._values: deque[float] = deque(maxlen=MAX_VALUES)
         self.since: float | None = None  # when the first of the newest unusual windows in a row ended
 
     def note(self, at: float, value: float) -> Usual | None:
-        """What was usual before this value; None: not known yet."""
+        """Add a value. Returns what was usual before it; None: unknown so far."""
         usual = usual_of(self._values)
         if usual is None or value <= usual.limit:
             self.since = None
@@ -60,14 +61,14 @@ class History:
 
 
 class Histories:
-    """Of all signals of one rank."""
+    """Histories of all signals of one rank."""
 
     def __init__(self) -> None:
         self._of: dict[str, History] = {}
 
     def note(self, at: float, shares: Mapping[str, float], peers: Sequence[Mapping[str, float]]) -> dict[str, str]:
-        """Signal to `usually 2%, its neighbours 1%, unusual for 40 s`, as far as known. `peers`: the same
-        window of the node's other ranks. What is not among the shares did not happen in this window."""
+        """Signal -> `usually 2%, its neighbours 1%, unusual for 40 s`, as far as known. `peers`: the same window of the
+        node's other ranks. A signal that is not among the shares did not occur in this window."""
         for signal in shares:
             self._of.setdefault(signal, History())
         told = {}
