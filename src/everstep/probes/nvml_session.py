@@ -1,6 +1,6 @@
-"""NVML, loaded and initialised once: the GPUs of the node as handles, and questions that may stay without an answer.
+"""NVML, loaded and initialised once: handles of the node's GPUs, and queries that may have no answer.
 
-For the loads of ranks (`probes.rank.gpu`) and the senses of the node (`probes.node.accelerators.nvml`). Needs the
+Used for the loads of ranks (`probes.rank.gpu`) and the senses of the node (`probes.node.accelerators.nvml`). Needs the
 package nvidia-ml-py: without it, or without a driver, everything is unsupported.
 """
 
@@ -11,11 +11,11 @@ from typing import Any
 from everstep.probes.sense import UnsupportedError
 
 LOST = "lost"
-"""In the place of a handle: the GPU has fallen off the bus."""
+"""In place of a handle: the GPU has fallen off the bus."""
 
 
 class NoBindingError(UnsupportedError):
-    """The package is not there, or broken: how many GPUs there are is not known."""
+    """The package is missing or broken: the number of GPUs is unknown."""
 
 
 def _import() -> ModuleType:
@@ -49,7 +49,7 @@ class Session:
                 return
 
     def handles(self) -> list[Any]:
-        """One per index: a handle, LOST, or None for a device that is not for us (a container's limits)."""
+        """One entry per index: a handle, LOST, or None for a device that is not permitted (a container's limits)."""
         nvml = self.nvml
         try:
             count = nvml.nvmlDeviceGetCount()
@@ -66,7 +66,7 @@ class Session:
         return found
 
     def ask(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401  (whatever NVML answers)
-        """None when this GPU, driver or library does not tell. Raises `LostError`."""
+        """The answer; None if this GPU, driver or library has none. Raises `LostError`."""
         try:
             return call()
         except self.nvml.NVMLError as error:
@@ -75,7 +75,7 @@ class Session:
             return None
 
     def bus_of(self, handle: Any) -> str:  # noqa: ANN401
-        """As the driver writes it into the kernel log: domain of four digits, no function."""
+        """The bus address as the driver writes it to the kernel log: a domain of four digits, no function."""
         info = self.ask(lambda: self.nvml.nvmlDeviceGetPciInfo(handle))
         return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}" if info is not None else ""
 

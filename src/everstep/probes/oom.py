@@ -1,9 +1,9 @@
-"""Was this process ended by the kernel's out-of-memory killer, or did somebody send SIGKILL?
+"""Whether the kernel's out-of-memory killer ended a process, or another process sent SIGKILL.
 
-Three witnesses: the `oom_kill` counter of the process's own memory cgroup (v1 memory.oom_control, v2 memory.events),
-the machine's counter in /proc/vmstat, and the kernel log, which names the victim. The log is the best witness where
-it can be read; a counter that did not move is proof of the contrary. Where nothing can be read the answer is None,
-which the caller must take as "unknown", not as "no".
+There are three sources: the `oom_kill` counter of the process's own memory cgroup (v1 memory.oom_control, v2
+memory.events), the machine's counter in /proc/vmstat, and the kernel log, which names the victim. The log is the best
+source if readable; a counter that did not move proves that there was no kill. If no source is readable, the answer is
+None, which the caller must treat as "unknown", not as "no".
 """
 
 import os
@@ -17,8 +17,7 @@ from everstep.linux import proc
 from everstep.model.facts import OomEvidence
 
 _LOG_WAIT_S = 0.05
-"""The kernel sends the signal a moment before it writes its line. Only waited for when a counter says that there was
-a kill."""
+"""The kernel sends the signal shortly before it writes its line. This wait is used only if a counter shows a kill."""
 
 _VICTIM = re.compile(r"Killed process (?P<pid>\d+) \(")
 _OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory|oom-kill|oom_reaper")
@@ -26,14 +25,14 @@ _UNLIMITED = 1 << 60
 
 
 class MemoryCgroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory cgroup of a process, as the file system shows it."""
+    """The memory cgroup of a process, as the filesystem shows it."""
 
     version: int  # 1 or 2
     root: Path
     path: Path
 
     def num_kills(self) -> int | None:
-        """How often the killer struck in this cgroup; None if it does not tell."""
+        """Number of OOM kills in this cgroup; None if unknown."""
         name = "memory.oom_control" if self.version == 1 else "memory.events"
         return _field(self.path / name, "oom_kill")
 
@@ -58,7 +57,7 @@ class MemoryCgroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory_cgroup(pid: int) -> MemoryCgroup | None:
-    """The cgroup that limits the memory of `pid` now; None if it cannot be told."""
+    """The cgroup that limits the memory of `pid` now; None if unknown."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
         mounts = Path("/proc/self/mounts").read_text().splitlines()
@@ -75,7 +74,7 @@ def memory_cgroup(pid: int) -> MemoryCgroup | None:
 
 
 class KernelLog:
-    """/dev/kmsg from now on. Reads without waiting; a record is one read."""
+    """The lines of /dev/kmsg from now on. It never waits; one read returns one record."""
 
     def __init__(self, path: str = "/dev/kmsg") -> None:
         self._lines: list[str] = []
@@ -90,7 +89,7 @@ class KernelLog:
         return self._fd >= 0
 
     def victim_line(self, pid: int) -> str:
-        """The line that says that `pid` was killed for lack of memory; empty if there is none so far."""
+        """The line that reports that `pid` was killed for lack of memory; empty if there is none so far."""
         self._read()
         for line in reversed(self._lines):
             match = _VICTIM.search(line)
@@ -110,7 +109,7 @@ class KernelLog:
             except BlockingIOError:
                 return
             except BrokenPipeError:
-                continue  # records were overwritten before we read them; the next read goes on after the hole
+                continue  # records were overwritten before this read; the next read continues after the gap
             except OSError:
                 self.close()
                 return
@@ -131,7 +130,7 @@ def parse_record(record: bytes) -> str:
 
 
 class OomWatch:
-    """Follows one process from its start: where it lives, and what the counters said then."""
+    """Follows one process from its start: its cgroup, and the values of the counters at that time."""
 
     def __init__(self, pid: int, log: KernelLog) -> None:
         self._pid = pid
@@ -142,22 +141,21 @@ class OomWatch:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look again where the process lives. While it is alive: a dead one lives nowhere."""
+        """Look up the process's cgroup again. Call it while the process is alive: a dead process has none."""
         cgroup = memory_cgroup(self._pid)
         if cgroup is not None and cgroup != self._cgroup:
             self._cgroup = cgroup
             self._kills_before = cgroup.num_kills()
 
     def evidence(self, child: int | None = None) -> OomEvidence | None:
-        """Why the SIGKILL that ended the process, or a child of it, is believed to be the kernel's; None if it is
-        not."""
+        """Evidence that the kernel sent the SIGKILL that ended the process or a child of it; None if it did not."""
         before, now = self._kills_before, self._cgroup.num_kills() if self._cgroup is not None else None
         counted = before is not None and now is not None
         struck = counted and now != before
         machine_now = _machine_kills()
         machine_struck = machine_now is None or machine_now != self._machine_before
         if not struck and not machine_struck:
-            return None  # nobody was killed on the whole machine
+            return None  # no process was killed on the whole machine
         line = self._await_line(child or self._pid) if self._log.is_readable else ""
         if line:
             return OomEvidence(source="kernel log", line=line)
@@ -192,7 +190,7 @@ def _field(path: Path, name: str) -> int | None:
 
 
 def _reclaimable(folder: Path) -> int:
-    """Page cache counts as used, but goes when memory is wanted."""
+    """Page cache counts as used, but the kernel frees it on demand."""
     return _field(folder / "memory.stat", "total_inactive_file") or _field(folder / "memory.stat", "inactive_file") or 0
 
 
@@ -205,7 +203,7 @@ def _mount_of(mounts: list[str], kind: str, option: str) -> Path | None:
 
 
 def _located(version: int, root: Path | None, path: str) -> MemoryCgroup | None:
-    """In a container the path may be the host's while the mount shows our part of the tree: then it is the root."""
+    """In a container the path may be the host's while the mount shows our part of the tree: then use the root."""
     if root is None:
         return None
     full = root / path.lstrip("/")

@@ -1,7 +1,7 @@
-"""What every probe of a rank has in common: it says how long its signal has been silent, or that it cannot tell.
+"""Interface of all probes of a rank: a probe returns how long its signal has been silent, or that this is unknown.
 
-None is unknown: not supported here, not permitted, no measurement yet. It is never 0 and never an age that was made up.
-A probe raises nothing and waits for nothing. Probes are called by the agent's monitor, twice a second.
+None is unknown: not supported here, not permitted, no measurement yet. Unknown is never 0 and never an invented age. A
+probe raises nothing and waits for nothing. The agent's monitor calls probes twice a second.
 """
 
 from typing import Protocol
@@ -11,5 +11,5 @@ class Probe(Protocol):
     """One signal of one rank."""
 
     def look(self, now: float) -> float | None:
-        """Seconds since the last sign of life; None: not known."""
+        """Seconds since the last sign of life; None: unknown."""
         ...

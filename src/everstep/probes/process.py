@@ -1,6 +1,6 @@
-"""What the kernel says of a rank's processes: states, processor time, bytes read and written, tracers. From /proc.
+"""The kernel's data on a rank's processes: states, CPU time, bytes read and written, tracers. From /proc.
 
-Used for the device signal (`DeviceProbe`) and for evidence. A process that is gone, or may not be read, is left out.
+Used for the device signal (`DeviceProbe`) and for evidence. A process that is gone or not readable is left out.
 """
 
 import resource
@@ -10,17 +10,17 @@ import msgspec
 from everstep.linux import proc
 
 BUSY_SHARE = 0.05
-"""Of one processor. Threads that only wait use less than a thousandth; a loader that fills a queue uses more."""
+"""Share of one CPU. Threads that only wait use less than a thousandth; a loader that fills a queue uses more."""
 
 BUSY_BYTES = 4096
-"""Read or written between two looks: a save to a slow disk uses no processor."""
+"""Bytes read or written between two looks: a save to a slow disk uses no CPU."""
 
 MIN_INTERVAL_S = 0.45
-"""Processor time is counted in hundredths of a second; shorter intervals measure rounding, and take the moment in which
-our own thread in the rank makes a record for work of the rank: all ranks of a hung job would live for a window."""
+"""CPU time is counted in hundredths of a second. Shorter intervals measure rounding, and count our own thread's
+recording in the rank as work of the rank: all ranks of a hung job would seem alive for a window."""
 
 CHILDREN_S = 5.0
-"""How long a list of children is good: making it reads one file per thread."""
+"""Seconds for which a list of children is used: making it reads one file per thread."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ def usage(pid: int) -> Usage | None:
 
 
 def cpu_left_s(pid: int) -> float | None:
-    """Seconds of CPU time until the kernel sends it SIGXCPU (`ulimit -t`). None: no limit, or it cannot be told."""
+    """Seconds of CPU time until the kernel sends SIGXCPU (`ulimit -t`). None: no limit, or unknown."""
     used = usage(pid)
     try:
         limit_s, _ = resource.prlimit(pid, resource.RLIMIT_CPU)
@@ -51,7 +51,7 @@ def is_traced(pid: int) -> bool:
 
 
 def descendants(pid: int, limit: int = 64) -> list[int]:
-    """Children, their children, and so on; at most `limit`. Empty where the kernel does not tell."""
+    """Children, their children, and so on; at most `limit`. Empty if the kernel does not list them."""
     found: list[int] = []
     queue = [pid]
     while queue and len(found) < limit:
@@ -62,7 +62,7 @@ def descendants(pid: int, limit: int = 64) -> list[int]:
 
 
 class DeviceProbe:
-    """Processor time and input/output of a rank and its children. Sockets are `TrafficProbe`'s."""
+    """CPU time and input/output of a rank and its children. Sockets belong to `TrafficProbe`."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -80,7 +80,7 @@ class DeviceProbe:
         return (self._pid, *self._children)
 
     def look(self, now: float, *, is_quiet: bool = False) -> float | None:
-        """`is_quiet`: every moment counts, so children are listed anew: a loader's processes may just have begun."""
+        """`is_quiet`: list the children again, because every moment counts: a loader's processes may be new."""
         if self._looked_at is not None and now - self._looked_at < MIN_INTERVAL_S:
             return self._age(now)
         if is_quiet or now - self._listed_at >= CHILDREN_S:
@@ -90,7 +90,7 @@ class DeviceProbe:
             return None
         self.state = seen[self._pid].state
         if self._looked_at is None or self._computes(seen, now - self._looked_at):
-            self._active_at = now  # at first: it exists, silence is counted from here
+            self._active_at = now  # first look: the process exists, and silence counts from here
             self._io_before = {}
         elif self._transfers(seen):
             self._active_at = now
@@ -102,7 +102,7 @@ class DeviceProbe:
         return sum(max(0.0, use.cpu_s - before.cpu_s) for use, before in known) >= BUSY_SHARE * interval_s
 
     def _transfers(self, seen: dict[int, Usage]) -> bool:
-        """Only asked of who does not compute: it costs as much as everything else together."""
+        """Whether it reads or writes. Only checked if it does not compute: it costs as much as all the rest."""
         counted = {pid: num_bytes for pid in seen if (num_bytes := _io_bytes(pid)) is not None}
         grown = sum(max(0, value - self._io_before.get(pid, value)) for pid, value in counted.items())
         self._io_before = counted
@@ -113,9 +113,9 @@ class DeviceProbe:
 
 
 def _io_bytes(pid: int) -> int | None:
-    """None: may not be read."""
+    """Bytes read and written so far; None: not permitted."""
     try:
-        lines = proc.read(f"/proc/{pid}/io").splitlines()[:2]  # rchar, wchar: also what the page cache takes
+        lines = proc.read(f"/proc/{pid}/io").splitlines()[:2]  # rchar, wchar: they include the page cache
         return sum(int(line.split()[1]) for line in lines)
     except (OSError, ValueError, IndexError):
         return None

@@ -1,8 +1,8 @@
-"""What every sense of a node has in common: it looks, and says what is wrong, or that it cannot tell.
+"""Interface of all senses of a node: a sense looks, and returns what is wrong, or raises if it cannot tell.
 
-A sense that cannot tell raises `UnsupportedError` with the reason: an empty list means "looked, and nothing is
-wrong", and nothing else. Senses decide nothing and keep no clock of their own; `agent.senses.sensing` calls each at
-its own cadence, in a thread that may be lost. They must not be called from two threads at once.
+A sense that cannot tell raises `UnsupportedError` with the reason. An empty list always means "looked, and nothing is
+wrong". Senses take no decisions and keep no clock; `agent.senses.sensing` calls each at its own interval, in a thread
+that may hang. Do not call a sense from two threads at once.
 """
 
 from pathlib import Path
@@ -13,21 +13,21 @@ from everstep.model.facts import Alert
 
 
 class UnsupportedError(Exception):
-    """This node cannot tell. The text is the reason, for people."""
+    """This node cannot tell. The text is the reason, for users."""
 
 
 class Sense(Protocol):
-    """One way to notice that something is wrong with the node."""
+    """One way to detect a fault of the node."""
 
     name: str  # also the `source` of its alerts
     every_s: float
 
     def look(self, now: float) -> list[Alert]:
-        """What is wrong now. Raises UnsupportedError."""
+        """Alerts for what is wrong now. Raises UnsupportedError."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release its resources."""
         ...
 
 
@@ -44,7 +44,7 @@ def alert(
     rank: int | None = None,
     count: int = 1,
 ) -> Alert:
-    """An alert of a sensed condition; what is not given is as the code's table has it."""
+    """An alert of a sensed condition; missing arguments come from the table of codes."""
     known = SENSED[code]
     return Alert(
         at=at,
@@ -64,7 +64,7 @@ def alert(
 
 
 def read_text(path: Path) -> str | None:
-    """A small file of /proc or /sys, stripped; None when it is not there or cannot be read."""
+    """Text of a small file of /proc or /sys, stripped; None if it is missing or not readable."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -72,7 +72,7 @@ def read_text(path: Path) -> str | None:
 
 
 def read_int(path: Path) -> int | None:
-    """None as well for anything that is not a number: a counter is never made up."""
+    """The number in a file; None also if it is not a number: a counter is never invented."""
     text = read_text(path)
     try:
         return int(text, 0) if text else None
@@ -81,7 +81,7 @@ def read_int(path: Path) -> int | None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Sorted names; none when the folder is not there."""
+    """Sorted names; empty if the folder is missing."""
     try:
         return sorted(entry.name for entry in folder.iterdir())
     except OSError:
@@ -89,14 +89,14 @@ def names_in(folder: Path) -> list[str]:
 
 
 class Counters:
-    """Cumulative counters between two looks. What was not read before, or went backwards (a driver was loaded again),
-    has no difference."""
+    """Growth of cumulative counters between two looks. A counter that was not read before, or went backwards (a driver
+    was reloaded), has no growth."""
 
     def __init__(self) -> None:
         self._before: dict[str, int] = {}
 
     def grown(self, name: str, value: int | None) -> int:
-        """By how much it grew since the last look; 0 when that cannot be told."""
+        """Growth since the last look; 0 if unknown."""
         if value is None:
             self._before.pop(name, None)
             return 0

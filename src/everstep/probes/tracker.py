@@ -1,14 +1,14 @@
 """multiprocessing's resource tracker, which unlinks the named semaphores and shared memory of a program that died.
 
-It is a process of the program and ends by itself, in milliseconds, once everybody who could use those names is gone.
-Whoever cleans up after a program spares it for a moment: killed with the rest, it would leave the names for ever.
+It is a process of the program and ends by itself, in milliseconds, once all processes that could use those names are
+gone. A cleanup after a program spares it for a moment: killed with the rest, it would leave the names for ever.
 """
 
 import os
 from collections.abc import Collection
 
 LIMIT_S = 1.0
-"""A tracker that is there for longer waits for somebody who does not go."""
+"""A tracker that lives longer waits for a process that does not end."""
 
 _NAMES = (b"multiprocessing.resource_tracker", b"multiprocessing.semaphore_tracker")
 
@@ -26,7 +26,7 @@ def is_tracker(pid: int) -> bool:
 
 
 def members_of(session: int, spared: Collection[int] = ()) -> list[int]:
-    """Processes of a session, by a look at all processes."""
+    """Processes of a session, from a scan of all processes."""
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit() and int(name) not in spared:

@@ -1,10 +1,10 @@
-"""Processes that do not end on SIGKILL: does one still move, and what holds it?
+"""Processes that do not end on SIGKILL: whether one still moves, and what holds it.
 
 A thread in uninterruptible sleep (a dead file server, a device driver, a frozen cgroup) takes no signal until the
-kernel lets it go. It differs from one that is only slow to end (much memory to free, a device to reset) in what the
-kernel counts: context switches and memory of all threads stay as they are. A killed process never runs an instruction
-of its program again, whenever it wakes up: the kernel ends it on the way out. Reads /proc only, and touches no file of
-the process.
+kernel releases it. It differs from a process that is only slow to end (much memory to free, a device to reset) in the
+kernel's counters: context switches and memory of all its threads do not change. A killed process never runs an
+instruction of its program again, whenever it wakes up: the kernel ends it on the way out. This module reads /proc only,
+and touches no file of the process.
 """
 
 import platform
@@ -15,19 +15,19 @@ from pathlib import Path
 from everstep.linux import proc
 
 STUCK_S = 3.0
-"""Without a single switch of any thread, one of them in uninterruptible sleep."""
+"""Seconds without a context switch of any thread, with one of them in uninterruptible sleep."""
 
 _FD_CALLS = {
     "x86_64": {0, 1, 5, 8, 17, 18, 19, 20, 72, 73, 74, 75, 77, 217, 277, 285, 295, 296},
     "aarch64": {25, 29, 32, 46, 47, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 80, 82, 83, 84},
 }
-"""System calls whose first argument is a descriptor of a file."""
+"""System calls with the descriptor of a file as their first argument."""
 
 _Moved = tuple[object, ...]
 
 
 class Stillness:
-    """Follows one process; `look` now and then."""
+    """Follows one process; call `look` from time to time."""
 
     def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._pid = pid
@@ -46,7 +46,7 @@ class Stillness:
 
 
 def describe(pid: int) -> str:
-    """Which process, in what it sleeps, and which file that is about, as far as the kernel says."""
+    """Text: the process, the kernel function in which it sleeps, and the file, as far as the kernel reports them."""
     name = _text(f"/proc/{pid}/comm").strip() or "unknown"
     threads = [tid for tid in proc.threads(pid) if _state(pid, tid) == "D"]
     if not threads:
@@ -61,7 +61,7 @@ def describe(pid: int) -> str:
 
 
 def _counts(pid: int) -> _Moved | None:
-    """What changes when any of its threads runs. None: it is gone."""
+    """Values that change when any of its threads runs. None: the process is gone."""
     threads = proc.threads(pid)
     if not threads:
         return None
@@ -88,7 +88,7 @@ def _file_of(pid: int, tid: int) -> str:
 
 
 def _frozen_in(pid: int) -> str:
-    """The cgroup whose freezer (v1) holds it."""
+    """The cgroup with the freezer (v1) that holds it; empty if there is none."""
     for line in _text(f"/proc/{pid}/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if "freezer" in controllers.split(",") and path != "/":

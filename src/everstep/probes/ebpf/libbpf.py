@@ -1,6 +1,6 @@
 """Loads and attaches a compiled eBPF object through the distribution's libbpf, by ctypes: no compiler, no extension.
 
-Everything hangs on file descriptors of this process: when it ends, however it ends, the kernel detaches all of it.
+Everything depends on file descriptors of this process: when it ends, in whatever way, the kernel detaches all of it.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ from pathlib import Path
 
 LIBRARY = "libbpf.so.1"
 _BATCH = 256
-"""Entries that one call brings; no bucket of a map has as many."""
+"""Entries per call; no bucket of a map has as many."""
 
 _P, _I, _S = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
 _PRINT = ctypes.CFUNCTYPE(_I, _I, _P, _P)
@@ -33,7 +33,7 @@ _FUNCTIONS = {
 
 
 class BpfError(Exception):
-    """The kernel or the library refused. The text says what, of which object, and why."""
+    """The kernel or the library refused. The text names the action, the object and the reason."""
 
 
 class Library:
@@ -47,11 +47,11 @@ class Library:
                 function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as error:
             raise BpfError(f"{LIBRARY} is missing: {error}; install the package libbpf1 (or libbpf)") from None
-        self._silent = _PRINT(lambda level, text, arguments: 0)  # it would print to stderr otherwise
+        self._silent = _PRINT(lambda level, text, arguments: 0)  # else libbpf prints to stderr
         self._library.libbpf_set_print(self._silent)
 
     def call(self, name: str, *arguments: object) -> int:
-        """A function that answers a negative number and sets errno. Raises OSError."""
+        """Call a function that returns a negative number and sets errno on failure. Raises OSError."""
         code: int = getattr(self._library, name)(*arguments)
         if code < 0:
             number = ctypes.get_errno() or -code
@@ -59,7 +59,7 @@ class Library:
         return code
 
     def find(self, name: str, *arguments: object) -> int:
-        """A function that answers a pointer, or none and sets errno. Raises OSError."""
+        """Call a function that returns a pointer, or null and sets errno. Raises OSError."""
         pointer: int | None = getattr(self._library, name)(*arguments)
         if not pointer:
             number = ctypes.get_errno() or errno.ENOENT
@@ -86,14 +86,14 @@ class Map:
         self._key_bytes, self._value_bytes = key_bytes, value_bytes
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Raises OSError: E2BIG where the map is full."""
+        """Raises OSError: E2BIG if the map is full."""
         self._library.call("bpf_map_update_elem", self._fd, key, value, 0)
 
     def drain(self) -> Iterator[tuple[bytes, bytes]]:
         """Take all entries out: two system calls for hundreds, of a hash map. Raises OSError."""
         keys = ctypes.create_string_buffer(_BATCH * self._key_bytes)
         values = ctypes.create_string_buffer(_BATCH * self._value_bytes)
-        begin, end, count = None, ctypes.c_uint64(), ctypes.c_uint32()  # of the map: its place is a number
+        begin, end, count = None, ctypes.c_uint64(), ctypes.c_uint32()  # place in the map, as a number
         is_last = False
         while not is_last:
             count.value = _BATCH
@@ -103,7 +103,7 @@ class Map:
             except OSError as error:
                 if error.errno != errno.ENOENT:
                     raise
-                is_last = True  # what is in the buffers counts
+                is_last = True  # the buffers still hold the last entries
             yield from zip(
                 _parts(keys, self._key_bytes, count.value), _parts(values, self._value_bytes, count.value), strict=True
             )
@@ -119,7 +119,7 @@ class Loaded:
     """An object in the kernel, with all of its programs attached."""
 
     def __init__(self, library: Library, path: Path) -> None:
-        """Raises BpfError; then nothing of it is left in the kernel."""
+        """Raises BpfError; then nothing of the object remains in the kernel."""
         self._library = library
         self._links: list[int] = []
         try:
@@ -147,14 +147,14 @@ class Loaded:
             program = self._library.next_program(self._object, program)
 
     def close(self) -> None:
-        """Detach and unload. Maps of it must not be used afterwards."""
+        """Detach and unload. Do not use its maps afterwards."""
         for link in self._links:
             self._library.call("bpf_link__destroy", link)
         self._links.clear()
         self._library.close(self._object)
 
     def map(self, name: str, key_bytes: int, value_bytes: int) -> Map:
-        """Raises BpfError where the object has no such map, or its entries have other sizes."""
+        """Raises BpfError if the object has no such map, or its entries have other sizes."""
         try:
             found = self._library.find("bpf_object__find_map_by_name", self._object, name.encode())
             sizes = tuple(self._library.call(f"bpf_map__{part}_size", found) for part in ("key", "value"))

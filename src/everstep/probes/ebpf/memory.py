@@ -1,4 +1,4 @@
-"""What programs/memory.bpf.c noted: how long threads had to free memory themselves, between two looks."""
+"""Data of programs/memory.bpf.c: how long threads had to free memory themselves, between two looks."""
 
 import struct
 from collections.abc import Collection
@@ -23,15 +23,15 @@ class Memory:
         self._reclaims = Noted(self._loaded.map("reclaims", _KEY.size, _VALUE.size), _VALUE)
 
     def close(self) -> None:
-        """Detach. Not to be used afterwards."""
+        """Detach. Do not use the object afterwards."""
         self._loaded.close()
 
     def watch(self, pids: Collection[int]) -> None:
-        """From now on these processes and no others."""
+        """Watch these processes from now on, and no others."""
         self._watched.set(pids)
 
     def look(self) -> dict[tuple[int, int], list[Sleep]]:
-        """By process and thread, since the look before."""
+        """Sleeps by process and thread, since the last look."""
         found: dict[tuple[int, int], list[Sleep]] = {}
         for key, total_s, count, (most_ns,) in self._reclaims.look():
             tgid, tid, whose = _KEY.unpack(key)

@@ -1,8 +1,8 @@
 """The process that holds the eBPF programs of a node: `python -m everstep.probes.ebpf.observer`.
 
-Never in the agent's own process: a fault in libbpf would take the ranks with it. One line of JSON in (the pids to
-watch), one line out (what they did since the line before). It ends with its agent, or when its input ends; whatever is
-attached ends with it. Started by `agent.watching.kernel_views`.
+It never runs in the agent's own process: a fault in libbpf would end the ranks too. It reads one line of JSON (the pids
+to watch) and writes one line (what they did since the last line). It ends with its agent, or when its input ends;
+everything that is attached ends with it. Started by `agent.watching.kernel_views`.
 """
 
 import os
@@ -21,7 +21,7 @@ from everstep.probes.ebpf.sched import Sched
 
 NICENESS = 5
 MAX_THREADS = 2000
-"""In one answer; those that waited least are left out."""
+"""Threads per answer; those that waited least are left out."""
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -29,14 +29,14 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One of the two."""
+    """Either `why_not` or `view` is set."""
 
     why_not: str = ""
     view: KernelView | None = None
 
 
 def observe(questions: BinaryIO, answers: BinaryIO) -> None:
-    """Until `questions` end. What cannot be done is answered, and is the end."""
+    """Answer until `questions` end. An error is the last answer."""
     why = support.why_not()
     try:
         if why:
@@ -61,7 +61,7 @@ def observe(questions: BinaryIO, answers: BinaryIO) -> None:
 
 
 def _memory(library: Library) -> tuple[Memory | None, str]:
-    """Or None, and why: a kernel without these tracepoints still has the others."""
+    """The memory programs; or None and the reason: a kernel without these tracepoints still has the others."""
     try:
         return Memory(library), ""
     except BpfError as error:
@@ -69,7 +69,7 @@ def _memory(library: Library) -> tuple[Memory | None, str]:
 
 
 def _threads(sched: Sched, memory: Memory | None) -> tuple[ThreadView, ...]:
-    """Those that were held up longest first."""
+    """Threads, the one that was held up longest first."""
     waits, sleeps = sched.waits(), sched.sleeps()
     for thread, listed in (memory.look() if memory is not None else {}).items():
         sleeps.setdefault(thread, []).extend(listed)

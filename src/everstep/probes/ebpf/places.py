@@ -1,7 +1,7 @@
-"""What a thread slept for: told by its system call and its stack in the kernel; and where the file of the call is.
+"""What a thread slept for, from its system call and its kernel stack, and the path of the call's file.
 
-Told is what has a culprit: a file, a lock, memory; and a program's own sleep, which looks like waiting for a peer from
-outside. Waiting for a peer or a pipe is what threads do, and is not told.
+Only sleeps with a culprit are reported: a file, a lock, memory; and a program's own sleep, which looks like waiting for
+a peer from outside. Waiting for a peer or a pipe is normal and is not reported.
 """
 
 import platform
@@ -52,7 +52,7 @@ _TEXT = "tTwW"
 
 
 class Places:
-    """Knows the kernel's functions as far as they matter here; read, which takes 0.1 s, when the first fault comes."""
+    """The kernel's functions, as far as needed. They are read at the first fault, because that takes 0.1 s."""
 
     def __init__(self, symbols: Path = Path("/proc/kallsyms"), machine: str = platform.machine()) -> None:
         self._symbols = symbols
@@ -60,10 +60,11 @@ class Places:
         self._calls = {number: kind for kind, numbers in (_ARM64 if is_arm else _X86).items() for number in numbers}
         self._releasing = _RELEASES["arm64" if is_arm else "x86"]
         self._starts: array[int] | None = None
-        self._kinds: dict[int, str] = {}  # start of a function -> what who sleeps in it waits for
+        self._kinds: dict[int, str] = {}  # start of a function -> what a thread that sleeps in it waits for
 
     def kind(self, frames: Iterable[int], syscall: int, mode: int) -> str:
-        """Empty: nothing that is told. Outside of a system call it is a fault, and the stack says of what."""
+        """Kind of a sleep; empty: not reported. Outside of a system call it is a fault, and the stack shows its
+        kind."""
         if syscall < 0:
             found = {self._kind_at(frame) for frame in frames if frame}
             return next((kind for kind, _ in _STACKS if kind in found), "")
@@ -73,7 +74,7 @@ class Places:
         return kind
 
     def told(self, num_calls: int) -> bytes:
-        """Of each system call by its number: 0, a sleep in it is not told; 1, it is; 2, with the file of its first
+        """For each system call number: 0: sleeps in it are not reported; 1: they are; 2: with the file of its first
         argument."""
         return bytes(1 + (kind in _ON_A_FILE) if (kind := self._calls.get(n)) else 0 for n in range(num_calls))
 
@@ -83,7 +84,7 @@ class Places:
         return _ON_A_FILE
 
     def releases(self, syscall: int) -> bool:
-        """Whether who makes this call may wake somebody on purpose. Otherwise it was only interrupted by a timer."""
+        """Whether a caller of this system call may wake a thread on purpose. If not, a timer only interrupted it."""
         return syscall in self._releasing
 
     def _kind_at(self, address: int) -> str:
@@ -93,7 +94,7 @@ class Places:
         return self._kinds.get(self._starts[at], "") if at >= 0 else ""
 
     def _read(self) -> "array[int]":
-        """All zeros, or nothing, where the kernel hides its addresses: then the system call alone tells."""
+        """Starts of functions; zeros or nothing if the kernel hides its addresses: then only the system call counts."""
         kinds = {name: kind for kind, names in _STACKS for name in names}
         starts = array("Q")
         try:
@@ -113,7 +114,7 @@ class Places:
 
 
 def full_path(pid: int, device: int, parts: Sequence[str], *, is_whole: bool, proc: Path = Path("/proc")) -> str:
-    """`/data/run/step-40.pt (/dev/sda1)`. `parts`: the file's name first, then its folders; as seen by that process."""
+    """`/data/run/step-40.pt (/dev/sda1)`. `parts`: the file's name, then its folders; as that process sees it."""
     if not parts:
         return ""
     inner = "/".join(reversed(parts))
@@ -133,7 +134,7 @@ def full_path(pid: int, device: int, parts: Sequence[str], *, is_whole: bool, pr
 
 
 def _mount(line: str, number: str) -> tuple[str, str, str] | None:
-    """Which part of the filesystem with this device number, where, and from what."""
+    """For the filesystem with this device number: the mounted part, the mount point and the source."""
     left, _, right = line.partition(" - ")
     words, source = left.split(), right.split()
     if len(words) < 5 or words[2] != number or len(source) < 2:

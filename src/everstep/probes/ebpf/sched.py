@@ -1,4 +1,4 @@
-"""What programs/sched.bpf.c noted of the run's threads, between two looks. The layouts are those of its structs."""
+"""Data of programs/sched.bpf.c about the run's threads, between two looks. The layouts are those of its structs."""
 
 import struct
 from collections.abc import Collection
@@ -11,14 +11,14 @@ from everstep.probes.ebpf.places import Places, full_path
 from everstep.probes.ebpf.programs import path_of
 
 MIN_WAIT_S = 1e-3
-"""Of a thread, by one taker: of less the taker is not named, and of a thread that waited less nothing is told."""
+"""Wait of a thread for one taker; a taker of less is not named, and a thread that waited less is not reported."""
 
 MIN_SLEEP_S = 0.005
-"""The program notes no shorter one."""
+"""The program records no shorter sleep."""
 
 MAX_SLEEPS = 12
 MAX_TAKERS = 12
-"""Of a thread, those that took most; what the others took is added up without a name."""
+"""Takers per thread, the largest first; the rest is summed up without a name."""
 
 _WAIT_KEY, _WAIT = struct.Struct("=III"), struct.Struct("=QQ16s")
 _FRAMES, _PARTS, _PART = 12, 4, 48
@@ -40,15 +40,15 @@ class Sched:
         self._loaded.map("calls", len(_ZERO), CALLS).put(_ZERO, self._places.told(CALLS))
 
     def close(self) -> None:
-        """Detach. Not to be used afterwards."""
+        """Detach. Do not use the object afterwards."""
         self._loaded.close()
 
     def watch(self, pids: Collection[int]) -> None:
-        """From now on these processes and no others."""
+        """Watch these processes from now on, and no others."""
         self._watched.set(pids)
 
     def waits(self) -> dict[tuple[int, int], tuple[Taker, ...]]:
-        """Who had the CPU while a thread was ready, by process and thread, since the look before."""
+        """Processes that had the CPU while a thread was ready, by process and thread, since the last look."""
         found: dict[tuple[int, int], list[Taker]] = {}
         for key, wait_s, count, (name,) in self._waits.look():
             tgid, tid, taker = _WAIT_KEY.unpack(key)
@@ -59,7 +59,7 @@ class Sched:
         }
 
     def sleeps(self) -> dict[tuple[int, int], list[Sleep]]:
-        """What threads slept long for, by process and thread, since the look before; longest first."""
+        """Long sleeps of threads by process and thread, since the last look; longest first."""
         found: dict[tuple[int, int], list[Sleep]] = {}
         for key, total_s, count, rest in self._blocks.look():
             tgid, tid, _ = _BLOCK_KEY.unpack(key)
@@ -84,7 +84,8 @@ class Sched:
 
 
 def _longest(sleeps: list[Sleep]) -> list[Sleep]:
-    """A timer goes off in whatever runs just then, and the program keeps those apart: here they are one sleep."""
+    """The longest sleeps. All timers are joined to one: a timer fires in any process that runs just then, and the
+    program keeps these apart."""
     timers = [each for each in sleeps if each.kind == TIMER]
     sleeps = sorted((each for each in sleeps if each.kind != TIMER), key=lambda each: -each.total_s)[:MAX_SLEEPS]
     if timers:
@@ -103,6 +104,6 @@ def _most(takers: list[Taker]) -> tuple[Taker, ...]:
 
 
 def text_of(name: bytes) -> str:
-    """A process chooses its own name, and a user those of files."""
+    """A name as printable text: a process chooses its own name, and a user those of files."""
     text = name.partition(b"\0")[0].decode("utf-8", "replace")
     return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,6 +1,6 @@
-"""Can this process observe the run with eBPF, and if not, what is missing and what would allow it. In one line.
+"""Whether this process can observe the run with eBPF; if not, what is missing and what would allow it, in one line.
 
-Asked by `everstep check` and before anything is loaded. It loads nothing.
+Called by `everstep check`, and before anything is loaded. It loads nothing.
 """
 
 import ctypes
@@ -11,10 +11,10 @@ from pathlib import Path
 from everstep.linux import proc
 
 SWITCH = "EVERSTEP_EBPF"
-"""On the agent's side: `on` observes. Everything else, and nothing: off (docs/adr/0026)."""
+"""Environment variable of the agent: `on` observes. Any other value, or none, is off (docs/adr/0026)."""
 
 CLASSES = {"run_queue": "sched", "locks": "sched", "files": "sched", "memory": "memory"}
-"""What is observed, and by which of the objects."""
+"""What is observed -> the object that observes it."""
 
 _CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF = 21, 38, 39
 _INITIAL_PID_NAMESPACE = f"pid:[{proc.INITIAL_PID_NAMESPACE}]"
@@ -22,7 +22,7 @@ _BTF = Path("sys/kernel/btf/vmlinux")
 
 
 def why_not(root: Path = Path("/")) -> str:
-    """Empty: it should work. The most fundamental obstacle first."""
+    """The most fundamental obstacle; empty: it should work."""
     return next(_obstacles(root), "")
 
 

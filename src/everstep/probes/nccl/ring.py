@@ -1,8 +1,8 @@
-"""Reads the ring that the profiler plug-in writes in a rank's memory (`plugin/everstep_profiler.c` has its layout).
+"""Reads the ring buffer that the profiler plug-in writes in a rank's memory (layout in `plugin/everstep_profiler.c`).
 
-The writer does not wait for readers: a record counts if it was the same one before and after the ring was copied, and
-its times count once all channels had ended before. What cannot be right is left out; the header's counters say how much
-the plug-in itself had to leave out.
+The writer does not wait for readers. So a record counts only if it was the same before and after the copy, and its
+times count only if all channels had ended before. Impossible records are left out; counters in the header show how much
+the plug-in itself left out.
 """
 
 import os
@@ -25,29 +25,29 @@ _HEADER_BYTES = 4096
 _HEADER = struct.Struct("<8s4I8Q")
 _RECORD = struct.Struct("<13Q2I3B5x16s16sQ")
 _MAX_S = 86_400.0
-"""An operation that took longer is damage."""
+"""A record of a longer operation is damaged."""
 
 _WIDTHS = {
     "int8": 1, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "float16": 2, "float32": 4, "float64": 8,
     "bfloat16": 2, "float8e4m3": 1, "float8e5m2": 1,
 }  # fmt: skip
 _CHANNELS = 64
-"""The plug-in knows of so many channels of a collective whether their kernels ended. NCCL has no more, RCCL has."""
+"""Channels of a collective for which the plug-in knows whether their kernels ended. NCCL has no more, RCCL has."""
 
 _PER_RANK = ("allgather", "reducescatter", "alltoall")
-"""Their count is one rank's part of the whole buffer."""
+"""Operations with a count that is one rank's part of the whole buffer."""
 
 
 class RingError(Exception):
-    """It is not a ring, or is damaged. The text says why."""
+    """The data is not a ring, or is damaged. The text is the reason."""
 
 
 class Ring(msgspec.Struct, frozen=True):
-    """What a process's communicators did, oldest first, and how much was lost (docs/collectives.md)."""
+    """Operations of a process's communicators, oldest first, and the number of losses (docs/collectives.md)."""
 
     ops: tuple[DeviceOp, ...]
     num_recorded: int
-    lost: dict[str, int]  # what was left out -> how often
+    lost: dict[str, int]  # reason -> number of records that were left out
 
 
 class _Raw(msgspec.Struct, frozen=True):
@@ -70,12 +70,12 @@ class _Raw(msgspec.Struct, frozen=True):
 
 
 def read(pid: int) -> Ring | None:
-    """Of a process of this machine; None: the plug-in is not in it. Raises RingError."""
+    """The ring of a process on this machine; None: the plug-in is not in it. Raises RingError."""
     place = _place(pid)
     if place is None:
         return None
     try:
-        fd = open_regular(place)  # the rank's, which may have given the name to a pipe
+        fd = open_regular(place)  # the rank chooses the name, and may have given it to a pipe
     except OSError as error:
         raise RingError(f"the ring of process {pid} cannot be opened: {error.strerror}") from None
     try:
@@ -90,7 +90,8 @@ def read(pid: int) -> Ring | None:
 
 @lru_cache(maxsize=256)
 def _is_rccl(pid: int, inode: int) -> bool:
-    """Whether AMD's library writes this ring. `inode`: the ring's, so that another process of that number is asked."""
+    """Whether AMD's library writes this ring. `inode`: of the ring, so that the cache does not mix up processes with
+    the same pid."""
     try:
         text = Path(f"/proc/{pid}/maps").read_text(errors="replace")
     except OSError:
@@ -113,9 +114,9 @@ def _place(pid: int) -> str | None:
 
 
 def parse(before: bytes, after: bytes | None = None, offset_ns: int | None = None, *, ticks: bool = False) -> Ring:
-    """Of two copies, one taken after the other; of one that nothing writes to, one is enough. `offset_ns`: wall clock
-    less monotonic clock, where that is known better than when the ring was made. `ticks`: the device's clock counts
-    something else than nanoseconds, as RCCL's does, and is not used. Raises RingError."""
+    """The ring from two copies, one taken after the other; one is enough if no process writes. `offset_ns`: wall clock
+    minus monotonic clock, if known better than at the start of the ring. `ticks`: the device clock does not count
+    nanoseconds, as in RCCL, and is not used. Raises RingError."""
     after = before if after is None else after
     if len(before) < _HEADER_BYTES or before[:8] != MAGIC:
         raise RingError("it is not a ring of the profiler plug-in")
@@ -145,7 +146,7 @@ def parse(before: bytes, after: bytes | None = None, offset_ns: int | None = Non
 
 
 def _in_file(numbers: range, capacity: int, room: int) -> Iterator[int]:
-    """Those whose places are among the first `room`, in their order: a file may name more places than it has."""
+    """The numbers with places among the first `room`, in order: a file may name more places than it has."""
     at = numbers.start
     while at < numbers.stop:
         place = at % capacity
@@ -198,13 +199,13 @@ def _raw(data: bytes, place: int) -> _Raw:
 
 
 def _text(data: bytes) -> str:
-    """Empty where it is not a name."""
+    """The name in a field; empty if it is not a name."""
     name = data.partition(b"\0")[0]
     return name.decode("ascii") if name.isalnum() else ""
 
 
 def _took_s(raw: _Raw, *, ticks: bool) -> float | None:
-    """By the device's clock where it is there; else by that of the thread that noticed."""
+    """Seconds by the device's clock if there is one; else by that of the thread that saw the events. None: unknown."""
     has_device = raw.device_begin and raw.device_end and not ticks
     begin, end = (raw.device_begin, raw.device_end) if has_device else (raw.begin_ns, raw.end_ns)
     took_s = (end - begin) / 1e9

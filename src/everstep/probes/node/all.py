@@ -1,7 +1,7 @@
-"""The senses of a real node, in the order in which they look first.
+"""The senses of a real node, in the order of their first look.
 
-EVERSTEP_NODE_ROOT puts another folder in the place of "/" (with sys/ and proc/ in it), for drills and tests;
-"{node}" in it becomes the node's id.
+EVERSTEP_NODE_ROOT replaces "/" by another folder (with sys/ and proc/ in it), for drills and tests; "{node}" in it
+becomes the node's id.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,13 +25,13 @@ from everstep.probes.sense import Sense
 
 ROOT_VARIABLE = "EVERSTEP_NODE_ROOT"
 TOOL_EVERY_S = 60.0
-"""A vendor's tool takes a second of processor time; the driver's library microseconds."""
+"""A vendor's tool takes a second of CPU time; the driver's library takes microseconds."""
 
 
 def standard_senses(
     environ: Mapping[str, str], *, node: str = "", written: tuple[Path, ...], rank_of: Callable[[int], int | None]
 ) -> list[Sense]:
-    """`written`: folders that the run writes to; their filesystems are watched most closely."""
+    """`written`: folders that the run writes to; their filesystems are watched most closely. `rank_of`: pid -> rank."""
     root = Path(environ.get(ROOT_VARIABLE, "").replace("{node}", node) or "/")
     sys, proc = root / "sys", root / "proc"
     return [

@@ -1,6 +1,4 @@
-"""Calls that may never return, with a time limit: a thread that hangs is left behind, one per thing that is asked
-about.
-"""
+"""Calls that may never return, with a time limit: a thread that hangs is left behind, at most one per key."""
 
 import threading
 from collections.abc import Callable
@@ -10,7 +8,7 @@ T = TypeVar("T")
 
 
 class Call(Generic[T]):
-    """One, in a thread of its own that may never end. `on_done` is called there."""
+    """One call, in its own thread, which may never end. `on_done` is called in that thread."""
 
     def __init__(self, call: Callable[[], T], name: str, on_done: Callable[[], None] = lambda: None) -> None:
         self._call = call
@@ -30,20 +28,20 @@ class Call(Generic[T]):
             self._on_done()
 
     def result(self) -> T:
-        """Raises whatever the call raised. Only when it is done."""
+        """The result; raises what the call raised. Use it only after `done` is set."""
         if self._error is not None:
             raise self._error
         return self._result[0]
 
 
 class Bounded(Generic[T]):
-    """One call at a time for each key; while one hangs, asking again costs nothing and starts nothing."""
+    """One call at a time for each key; while it hangs, another one fails at once and starts nothing."""
 
     def __init__(self) -> None:
         self._hung: dict[str, Call[T]] = {}
 
     def call(self, key: str, call: Callable[[], T], limit_s: float) -> T:
-        """Raises TimeoutError, and whatever the call raises."""
+        """Raises TimeoutError, and what the call raises."""
         hung = self._hung.get(key)
         if hung is not None:
             if not hung.done.is_set():

@@ -1,4 +1,4 @@
-"""The wall clock: whether it was set while we looked, and whether a time service holds it (adjtimex)."""
+"""The wall clock: whether it was set between two looks, and whether a time service controls it (adjtimex)."""
 
 import ctypes
 import time
@@ -9,13 +9,13 @@ from everstep.probes.sense import UnsupportedError, alert
 
 EVERY_S = 5.0
 JUMP_S = 0.5
-"""Slewing moves a clock by half a thousandth of the time; between two looks that is milliseconds."""
+"""Slewing moves a clock by half a thousandth of the time: milliseconds between two looks."""
 _TIME_ERROR = 5
 _STA_UNSYNC = 0x0040
 
 
 class ClockJumps:
-    """The sense for a clock that is set. Also sees a machine that was paused and brought up to date."""
+    """The sense for a clock that is set, also after a pause of the machine."""
 
     name = "clock"
     every_s = EVERY_S
@@ -39,7 +39,7 @@ class ClockJumps:
 
 
 class TimeService:
-    """The sense for the kernel's own word on whether the clock is held."""
+    """The sense for the kernel's flag that a time service controls the clock."""
 
     name = "time service"
     every_s = 60.0
@@ -76,7 +76,7 @@ class _Timex(ctypes.Structure):
 
 
 def clock_is_held() -> bool:
-    """Raises UnsupportedError."""
+    """Whether a time service controls the clock. Raises UnsupportedError."""
     timex = _Timex()
     state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))
     if state < 0:

@@ -1,8 +1,8 @@
 """Output of a vendor's tool, within a time limit.
 
-Called in threads of the senses, so the tool is out of sight of the agent's reaper, which neither ends it with what dead
-ranks left behind nor takes its exit status. Of that only a signal counts: the output is then cut anywhere. Tools exit
-with other codes than 0 for what they found, and say it in their output.
+The senses call it in their threads, so the agent's reaper does not know the tool: the reaper neither kills it with
+leftovers of dead ranks nor takes its exit status. Only a signal counts as a failure, because the output may then be cut
+anywhere. Tools exit with codes other than 0 for their findings, and print these.
 """
 
 import os
@@ -18,8 +18,8 @@ MAX_OUTPUT_BYTES = 4 << 20
 
 
 def output_of(command: Sequence[str], limit_s: float = LIMIT_S) -> bytes:
-    """Standard output. Raises UnsupportedError when the tool is not there, is not allowed or does not end
-    by itself."""
+    """Standard output, at most `MAX_OUTPUT_BYTES`. Raises UnsupportedError if the tool is missing, is not allowed or
+    does not end in time."""
     path = shutil.which(command[0])
     if path is None:
         raise UnsupportedError(f"no {command[0]} on this node")
@@ -45,7 +45,7 @@ def output_of(command: Sequence[str], limit_s: float = LIMIT_S) -> bytes:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """With everything that it started; its output ends then."""
+    """Kill the tool and everything that it started; then its output ends."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except OSError:

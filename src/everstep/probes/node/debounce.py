@@ -1,8 +1,8 @@
-"""Which alerts are passed on, and as what: pure, so that the same alerts at the same times always come out the same.
+"""Decides which alerts go on, and with which severity. Pure: the same alerts at the same times give the same result.
 
-Three rules. The first network alert of a source and device within five minutes is only a warning: links bounce. What
-repeats is folded into a count and told again after a minute, five minutes, fifty. And one node passes on a bounded
-number per minute, worst first. Called by `agent.senses.sensing`.
+Three rules. The first network alert of a source and device within five minutes is only a warning, because links bounce.
+A repeated alert is folded into a count and reported again after a minute, five minutes, fifty. And one node reports a
+bounded number of alerts per minute, worst first. Called by `agent.senses.sensing`.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,20 @@ from everstep.probes.sense import alert
 
 NETWORK_WINDOW_S = 300.0
 NETWORK_ALERTS = 2
-"""Baige's rule: two alerts in five minutes. One: every bounce of a link moves a job. More: a dying link takes long."""
+"""Baige's rule: two alerts in five minutes. With one, every bounce of a link would move a job. With more, a dying link
+would be found late."""
 REPEAT_S = (60.0, 300.0, 3000.0)
-"""After how long what goes on is told again; the last one is for ever, and less than the hour for which the controller
-remembers alerts: what goes on is not news."""
+"""Seconds after which an alert that continues is reported again. The last one repeats for ever, and is shorter than the
+hour for which the controller remembers alerts, so a continuing alert is not a new one."""
 EXPLAINS_S = 10.0
-"""A cause and the end of a rank that are so close together belong together: no repeat is folded then."""
+"""A cause and the end of a rank this close together belong together: then no repeat is folded."""
 FORGET_S = 2 * 3600.0
-"""Not seen for so long: the next time is the first time."""
+"""After this time without the alert, the next one counts as the first."""
 MAX_PER_MINUTE = 20
 MAX_WARNINGS_PER_MINUTE = 12
-"""So that warnings never use up the room of what somebody has to act on."""
+"""So that warnings never take the room of alerts that need action."""
 MAX_FAULTS_PER_MINUTE = 60
-"""Faults go out above the limit: a node has no more devices that can fail than this."""
+"""Faults may exceed the limit: a node has no more devices that can fail than this."""
 _MAX_KEYS = 2000
 _MAX_FOLDED = 16
 
@@ -37,7 +38,7 @@ _Key = tuple[str, str, int | None, str]
 
 
 class _Known(msgspec.Struct):
-    """What was told of one code, device and rank."""
+    """What was reported for one code, device and rank."""
 
     told_at: float
     seen_at: float
@@ -47,18 +48,18 @@ class _Known(msgspec.Struct):
 
 
 class Debounce:
-    """Feed alerts in the order of their time; take what is to be reported."""
+    """Takes alerts in order of time and returns those to report."""
 
     def __init__(self) -> None:
         self._known: dict[_Key, _Known] = {}
         self._network: dict[tuple[str, str, str], list[float]] = {}
-        self._folded: list[tuple[float, Alert]] = []  # causes of the last seconds that were not told
+        self._folded: list[tuple[float, Alert]] = []  # causes of the last seconds that were not reported
         self._minute_at = float("-inf")
         self._num_told = self._num_warned = self._num_left_out = 0
 
     def take(self, now: float, alerts: Sequence[Alert], *, has_died: bool = False) -> list[Alert]:
-        """Worst first. `has_died`: a rank of this node has ended a moment ago, so a cause is news however often it was
-        told, also one that was folded just before."""
+        """Alerts to report, worst first. `has_died`: a rank of this node has just ended, so a cause is reported however
+        often it was reported before, also one that was folded just now."""
         self._begin_minute(now)
         self._folded = [(at, one) for at, one in self._folded[-_MAX_FOLDED:] if 0 <= now - at <= EXPLAINS_S]
         if has_died:
@@ -84,7 +85,7 @@ class Debounce:
         return msgspec.structs.replace(one, severity="warning", sentence=sentence)
 
     def _is_due(self, now: float, one: Alert) -> bool:
-        """False when it is folded into the report before it."""
+        """Whether to report it; False: it is folded into the previous report."""
         known = self._known.get(_key(one))
         if known is None or now - known.seen_at > FORGET_S or now < known.told_at:
             return True
@@ -123,7 +124,7 @@ class Debounce:
             self._num_told = self._num_warned = 0
 
     def _summary(self, now: float) -> list[Alert]:
-        """Said once there is room again, so that the number is final."""
+        """A count of left-out alerts, once there is room again, so that the number is final."""
         if not self._num_left_out or self._num_told:
             return []
         number, self._num_left_out = self._num_left_out, 0
@@ -133,12 +134,13 @@ class Debounce:
 
 
 def _is_cause(one: Alert) -> bool:
-    """Of a device or a machine, by its own word. What a network does counts only the second time, rank or no rank."""
+    """Whether an alert of a device or a machine is a cause by itself. A network alert counts only the second time, also
+    if a rank ended."""
     return one.role == "root" and one.severity in ("fault", "error") and one.blame != Blame.NETWORK
 
 
 def _as_machines(one: Alert) -> Alert:
-    """A card or port of this node that goes bad again within minutes goes with its machine: ByteRobust evicts then."""
+    """A card or port of this node that fails again within minutes is a fault of the machine: ByteRobust evicts then."""
     is_own = one.component == "nic" and one.device and one.action == Action.CHECK_NETWORK
     return msgspec.structs.replace(one, action=str(Action.DRAIN_AND_RESTART_NODE)) if is_own else one
 
@@ -148,6 +150,6 @@ def _key(one: Alert) -> _Key:
 
 
 def _bound(table: dict[_Key, _Known] | dict[tuple[str, str, str], list[float]]) -> None:
-    """Least recently told goes first; a node that names thousands of devices is making them up."""
+    """Drop the least recently reported entry first; a node that names thousands of devices invents them."""
     while len(table) > _MAX_KEYS:
         del table[next(iter(table))]  # type: ignore[arg-type]

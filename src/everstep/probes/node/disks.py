@@ -1,4 +1,4 @@
-"""Disks: requests that do not end, from /sys/block/*/stat; and what drives say of themselves, from smartctl."""
+"""Disks: requests that do not end, from /sys/block/*/stat; and the drives' own health reports, from smartctl."""
 
 import json
 import re
@@ -15,13 +15,13 @@ from everstep.probes.sense import UnsupportedError, alert, names_in, read_text
 
 EVERY_S = 10.0
 STALLED_S = 30.0
-"""With requests in flight and none finished. A busy drive finishes thousands; a slow network disk one in seconds; the
-kernel's own limit for a request is 30 s."""
+"""Time with requests in flight and none finished. A busy drive finishes thousands; a slow network disk finishes one in
+seconds; the kernel's own limit for a request is 30 s."""
 STALLED_LOOKS = 3
-"""Looks that agree after the first: a machine that was paused for an hour has waited without a stalled disk."""
+"""Looks that must agree after the first: after an hour's pause of the machine, a healthy disk has waited too."""
 SMART_EVERY_S = 3600.0
 _VIRTUAL = re.compile(r"loop|ram|zram|dm-|md|fd|sr|nbd")
-"""Loops and mappers stand on other disks that are listed themselves."""
+"""Loop and mapper devices use other disks, which are listed themselves."""
 
 
 class Disk(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_disks(folder: Path) -> list[Disk]:
-    """Of a folder like /sys/block."""
+    """The disks of a folder like /sys/block."""
     disks = []
     for name in names_in(folder):
         if _VIRTUAL.match(name):
@@ -45,7 +45,7 @@ def read_disks(folder: Path) -> list[Disk]:
 
 
 class _Wait(msgspec.Struct):
-    """A disk that has requests in flight and finishes none, since the first look at which that was so."""
+    """A disk with requests in flight that finishes none, since the first such look."""
 
     num_done: int
     since: float
@@ -60,7 +60,7 @@ class Disks:
 
     def __init__(self, sys: Path = Path("/sys"), monotonic: Callable[[], float] = time.monotonic) -> None:
         self._folder = sys / "block"
-        self._monotonic = monotonic  # a wall clock that is set must not make a disk look stalled
+        self._monotonic = monotonic  # setting the wall clock must not make a disk look stalled
         self._waiting: dict[str, _Wait] = {}
 
     def look(self, now: float) -> list[Alert]:
@@ -73,7 +73,7 @@ class Disks:
         return
 
     def _judge(self, disk: Disk, now: float) -> Alert | None:
-        """Between two looks with requests in flight and the same number done, those of the first look did not end."""
+        """If two looks show requests in flight and the same number done, the requests of the first look did not end."""
         wait = self._waiting.get(disk.name)
         if not disk.num_in_flight:
             self._waiting.pop(disk.name, None)
@@ -90,7 +90,7 @@ class Disks:
 
 
 class Smart:
-    """The sense for what drives say of themselves."""
+    """The sense for the drives' own health reports."""
 
     name = "smart"
     every_s = SMART_EVERY_S
@@ -128,7 +128,7 @@ def parse_smart(output: bytes) -> dict[str, Any]:
 
 
 def failing(report: dict[str, Any]) -> str | None:
-    """Why the drive fails; empty when it does not; None when the report does not tell."""
+    """Why the drive fails; empty: it does not; None: the report does not say."""
     status = report.get("smart_status")
     passed = status.get("passed") if isinstance(status, dict) else None
     log = report.get("nvme_smart_health_information_log")

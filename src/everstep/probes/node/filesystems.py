@@ -1,6 +1,6 @@
-"""Filesystems: full, suddenly read-only, or not answering. Each is asked in a thread of its own with a time limit.
+"""Filesystems: full, suddenly read-only, or not answering. Each is asked in its own thread with a time limit.
 
-Room is watched where the run writes; answering and being writable on every real filesystem of the node.
+Free space is checked where the run writes; an answer and write access on every real filesystem of the node.
 """
 
 import os
@@ -18,10 +18,10 @@ EVERY_S = 15.0
 HUNG_AFTER_S = 5.0
 LEAST_SHARE = 0.01
 LEAST_BYTES = 64 << 20
-"""Full is what has less than one of the two; a small filesystem only less than the share."""
+"""A filesystem is full if it has less than either of the two; a small one only if it has less than the share."""
 MAX_MOUNTS = 64
 _SYSTEM = ("/", "/tmp", "/var", "/dev/shm")
-"""Where every program writes. Elsewhere somebody may have mounted something read-only on purpose: only a warning."""
+"""Places where every program writes. Elsewhere a read-only mount may be on purpose: only a warning."""
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "vfat", "overlay", "tmpfs"})
 
 
@@ -37,7 +37,7 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
-    """None: the filesystem does not count it."""
+    """Free and total space. None: the filesystem does not count it."""
 
     free_bytes: int
     total_bytes: int
@@ -46,7 +46,8 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """Real filesystems of a table like /proc/self/mounts; of several at one place the last one, which is visible."""
+    """Real filesystems of a table like /proc/self/mounts; of several at one mount point the last one, the visible
+    one."""
     mounts: dict[str, Mount] = {}
     for line in text.splitlines():
         words = line.split()
@@ -61,7 +62,7 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def is_full(room: Room) -> str:
-    """Of what there is no more; empty when there is enough."""
+    """What has run out: "room" or "inodes"; empty if there is enough."""
     if room.total_bytes > 0 and room.free_bytes < room.total_bytes * LEAST_SHARE:
         return "room"
     if room.free_bytes < LEAST_BYTES <= room.total_bytes * LEAST_SHARE:
@@ -72,7 +73,7 @@ def is_full(room: Room) -> str:
 
 
 def ask_room(path: str) -> Room:
-    """Raises OSError. May never return: call it bounded."""
+    """Free and total space. Raises OSError. May never return: call it through `Bounded`."""
     found = os.statvfs(path)
     return Room(
         free_bytes=found.f_bavail * found.f_frsize,
@@ -83,7 +84,7 @@ def ask_room(path: str) -> Room:
 
 
 class Filesystems:
-    """The sense. `written`: folders whose room matters."""
+    """The sense for filesystems. `written`: folders that need free space."""
 
     name = "filesystems"
     every_s = EVERY_S
@@ -108,7 +109,7 @@ class Filesystems:
         if not mounts:
             raise UnsupportedError(f"{self._mounts} lists no filesystem")
         used = {point for path in self._written if (point := _below(path, mounts))}
-        # Those that the run writes to first, then by name: a node of containers has hundreds.
+        # First the ones that the run writes to, then by name: a container host has hundreds.
         mounts.sort(key=lambda mount: (mount.point not in used, not mount.is_remote, mount.point))
         alerts: list[Alert] = []
         for mount in mounts[:MAX_MOUNTS]:
@@ -123,7 +124,7 @@ class Filesystems:
             self._was_writable[mount.point] = mount.device
             return []
         if self._was_writable.get(mount.point) != mount.device:
-            return []  # it was never anything else, or something else was mounted there
+            return []  # it was always read-only, or another filesystem is mounted there now
         what = f"filesystem {mount.point} ({mount.device}, {mount.kind}) is read-only now; it was writable"
         return [self._say("ES-M25", mount, what, now, "" if is_used or mount.point in _SYSTEM else "warning")]
 
@@ -134,7 +135,7 @@ class Filesystems:
             what = f"filesystem {mount.point} ({mount.device}, {mount.kind}) does not answer"
             return [self._say("ES-M26", mount, what, now, "" if is_used else "warning")]
         except OSError:
-            return []  # gone again, or not for us: no statement about it
+            return []  # it is gone, or not permitted: no alert
         lacks = is_full(room) if is_used and not mount.is_read_only else ""
         if not lacks:
             return []
@@ -146,7 +147,7 @@ class Filesystems:
 
 
 def _below(path: str, mounts: Sequence[Mount]) -> str:
-    """The mount point that holds a path: the longest one above it."""
+    """The mount point that contains a path: the longest one above it."""
     held = [m.point for m in mounts if path == m.point or path.startswith(m.point.rstrip("/") + "/")]
     return max(held, key=len, default="")
 

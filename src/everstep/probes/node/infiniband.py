@@ -1,7 +1,7 @@
 """InfiniBand and RoCE ports: state, flaps and error counters, from /sys/class/infiniband.
 
-A port that was never active is an unused one and no alert. Limits are per second and those of public fleets
-(NVSentinel's monitor): a healthy link counts next to nothing.
+A port that was never active is unused, and no alert. The limits are per second and those of public fleets (NVSentinel's
+monitor): a healthy link counts almost no errors.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ LIMITS_PER_S: dict[str, float] = {
     "local_ack_timeout_err": 1.0,
     "roce_slow_restart": 10.0,
 }
-"""What grows faster is told. 0: any growth is."""
+"""A counter that grows faster is reported. 0: any growth is."""
 _ACTIVE = "ACTIVE"
 _FLAPS = "link_downed"
 
@@ -33,13 +33,13 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     """One port at one moment. A counter that cannot be read is not in `counters`."""
 
     name: str  # "mlx5_0/1"
-    state: str  # "ACTIVE", "DOWN", ...; empty: not known
+    state: str  # "ACTIVE", "DOWN", ...; empty: unknown
     physical: str = ""  # "LinkUp", "Polling", "Disabled"
     counters: dict[str, int] = {}
 
 
 def read_ports(folder: Path) -> list[Port]:
-    """Of all devices in a folder like /sys/class/infiniband."""
+    """Ports of all devices in a folder like /sys/class/infiniband."""
     ports = []
     for port in infiniband.ports(folder):
         values = {name: port.counter(name) for name in (*LIMITS_PER_S, _FLAPS)}
@@ -50,7 +50,7 @@ def read_ports(folder: Path) -> list[Port]:
 
 
 class Infiniband:
-    """The sense."""
+    """The sense for InfiniBand and RoCE ports."""
 
     name = "infiniband"
     every_s = EVERY_S
@@ -70,7 +70,7 @@ class Infiniband:
 
 
 class PortWatch:
-    """The rule: what changed between two readings. Pure but for its memory."""
+    """The rule: alerts for changes between two readings. Pure except for its memory."""
 
     def __init__(self) -> None:
         self._was_active: set[str] = set()
@@ -122,5 +122,5 @@ def _alert(code: str, device: str, sentence: str, now: float, count: int = 1) ->
 
 
 def _word(text: str | None) -> str:
-    """ "4: ACTIVE" as the kernel writes it."""
+    """The word in the kernel's "4: ACTIVE"."""
     return text.rpartition(":")[2].strip() if text else ""

@@ -1,6 +1,6 @@
 """Network interfaces: down, flapping, damaged and dropped packets, from /sys/class/net.
 
-Interfaces of containers and bridges come and go and are left out by name; one that was never up is unused.
+Interfaces of containers and bridges come and go; their names exclude them. An interface that was never up is unused.
 """
 
 import re
@@ -14,7 +14,7 @@ from everstep.probes.sense import Counters, UnsupportedError, alert, names_in, r
 EVERY_S = 5.0
 ERRORS_PER_S = 10.0
 DROPS_PER_S = 100.0
-"""Every host drops packets of protocols that it does not speak, a few per second."""
+"""Every host drops a few packets per second, of protocols that it does not support."""
 DROP_LOOKS = 3
 _OTHERS = re.compile(
     r"lo$|veth|docker|br-|virbr|cali|cilium|flannel|cni|tunl|ifb|tap|tun|dummy|kube|lxc|vxlan|nodelocaldns"
@@ -25,7 +25,7 @@ _IFF_UP = 1
 
 
 class Interface(msgspec.Struct, frozen=True, kw_only=True):
-    """One interface at one moment; None is not known."""
+    """One interface at one moment. None: unknown."""
 
     name: str
     is_up: bool | None
@@ -36,7 +36,7 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_interfaces(folder: Path) -> list[Interface]:
-    """Those in a folder like /sys/class/net that belong to the machine, or to the pod."""
+    """Interfaces in a folder like /sys/class/net that belong to the machine, or to the pod."""
     return [_read(folder / name, name) for name in names_in(folder) if not _OTHERS.match(name)]
 
 
@@ -53,7 +53,7 @@ def _read(path: Path, name: str) -> Interface:
 
 
 def _is_up(path: Path, state: str) -> bool | None:
-    if state == "unknown":  # a driver that does not say; the carrier does
+    if state == "unknown":  # the driver does not report it; the carrier does
         flags, carrier = read_int(path / "flags"), read_int(path / "carrier")
         if flags is None or not flags & _IFF_UP:
             return None if flags is None else False
@@ -68,7 +68,7 @@ def _sum(path: Path, names: tuple[str, ...]) -> int | None:
 
 
 class Interfaces:
-    """The sense."""
+    """The sense for network interfaces."""
 
     name = "interfaces"
     every_s = EVERY_S
@@ -88,7 +88,7 @@ class Interfaces:
 
 
 class InterfaceWatch:
-    """The rule: what changed between two readings. Pure but for its memory."""
+    """The rule: alerts for changes between two readings. Pure except for its memory."""
 
     def __init__(self) -> None:
         self._was_up: set[str] = set()
@@ -119,7 +119,7 @@ class InterfaceWatch:
         return alerts
 
     def _flaps(self, one: Interface, now: float) -> list[Alert]:
-        """Down and up again are two changes of the carrier; a single one is told as being down."""
+        """Down and up again are two changes of the carrier; a single change is reported as down."""
         changes = self._counters.grown(f"{one.name} carrier", one.carrier_changes)
         flaps = changes // 2
         if not flaps or one.name not in self._was_up:

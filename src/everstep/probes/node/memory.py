@@ -1,6 +1,4 @@
-"""Main memory: how much is left on the machine and in our control group, what the killer did there, and pressure
-(PSI).
-"""
+"""Main memory: what is left on the machine and in our cgroup, kills by the OOM killer there, and pressure (PSI)."""
 
 import os
 import re
@@ -14,12 +12,12 @@ from everstep.probes.sense import Counters, UnsupportedError, alert, read_text
 EVERY_S = 10.0
 LEAST_SHARE = 0.02
 PRESSURE_PERCENT = {"memory": 20.0, "io": 80.0}
-"""Of the last minute, in which no task at all could run. Saving a checkpoint to a slow disk comes near the second."""
+"""Percent of the last minute in which no task at all could run. A checkpoint to a slow disk comes near the second."""
 _FULL = re.compile(r"^full .*\bavg60=(\d{1,3}(?:\.\d+)?)(?: |$)", re.MULTILINE)
 
 
 class Memory:
-    """The sense for room, on the machine and in the control group of this process."""
+    """The sense for free memory, on the machine and in the cgroup of this process."""
 
     name = "memory"
     every_s = EVERY_S

@@ -1,8 +1,8 @@
-"""The kernel's /sys as this process's own network namespace has it.
+"""The kernel's /sys for this process's own network namespace.
 
-/sys shows the interfaces of the namespace in which it was mounted: for a node that was moved into one of its own, and
-for some containers, those of somebody else. A mount that hangs nowhere (fsmount(2), Linux 5.2) shows ours, and goes
-with the process. Needs CAP_SYS_ADMIN, which whoever made the namespace has.
+/sys shows the interfaces of the namespace in which it was mounted. For a node in its own network namespace, and for
+some containers, that is another one. A detached mount (fsmount(2), Linux 5.2) shows ours, and ends with the process. It
+needs CAP_SYS_ADMIN, which the creator of the namespace has.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ _CLOEXEC, _CREATE = 1, 6
 
 
 def own_sys(sys: Path) -> Path:
-    """`sys`, or another one if that shows other interfaces than ours. It stays open as long as the process lives."""
+    """`sys`, or another mount if `sys` shows other interfaces than ours. The mount lives as long as the process."""
     if sys != Path("/sys") or _shows_ours(sys):
         return sys
     return _mounted() or sys
@@ -26,7 +26,7 @@ def _shows_ours(sys: Path) -> bool:
         shown = {entry.name for entry in (sys / "class" / "net").iterdir() if (entry / "ifindex").exists()}
         return shown == {name for _, name in socket.if_nameindex()}
     except OSError:
-        return True  # not known, and nothing else is better
+        return True  # unknown, and there is no better one
 
 
 def _mounted() -> Path | None:

@@ -1,4 +1,4 @@
-"""Processes that are blocked in the kernel for a long time (state D), and zombies that nobody waits for."""
+"""Processes that are blocked in the kernel for a long time (state D), and zombies that no parent reaps."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ _SHOWN = 5
 
 
 def read_processes(proc: Path) -> list[Stat]:
-    """All that can be read; kernel threads are left out."""
+    """All readable processes, without kernel threads."""
     found = (parse_stat(read_text(proc / name / "stat") or "") for name in names_in(proc) if name.isdigit())
     return [one for one in found if one is not None and _KTHREADD not in (one.pid, one.parent)]
 
@@ -25,7 +25,7 @@ def parse_stat(text: str) -> Stat | None:
 
 
 class Processes:
-    """The sense. `rank_of` tells which rank a process is."""
+    """The sense for processes. `rank_of`: the rank of a pid."""
 
     name = "processes"
     every_s = EVERY_S
@@ -33,7 +33,7 @@ class Processes:
     def __init__(self, rank_of: Callable[[int], int | None] = lambda pid: None, proc: Path = Path("/proc")) -> None:
         self._rank_of = rank_of
         self._proc = proc
-        self._blocked: dict[tuple[int, int], int] = {}  # pid, start -> processor time at the last look
+        self._blocked: dict[tuple[int, int], int] = {}  # pid, start -> CPU time at the last look
 
     def look(self, now: float) -> list[Alert]:
         found = read_processes(self._proc)

@@ -1,1 +1,1 @@
-"""What one process does: what it waits for, its stack, its device, its communication."""
+"""Probes of one process: its wait, its stack, its device, its communication."""

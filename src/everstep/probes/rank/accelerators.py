@@ -1,4 +1,4 @@
-"""Whether a process has an accelerator open: then a device may compute while its threads sleep."""
+"""Whether a process has an accelerator open: if so, a device may compute while its threads sleep."""
 
 import os
 
@@ -6,11 +6,11 @@ _DEVICES = (
     "/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel", "/dev/davinci", "/dev/hisi", "/dev/neuron", "/dev/habanalabs",
     "/dev/hl", "/dev/xpu", "/dev/vfio/", "/dev/dxg", "/dev/mxcd", "/dev/cambricon", "/dev/biren", "/dev/iluvatar",
 )  # fmt: skip
-"""How the device files of NVIDIA, AMD, Intel, Google, Huawei, AWS, Habana and others begin."""
+"""Prefixes of the device files of NVIDIA, AMD, Intel, Google, Huawei, AWS, Habana and others."""
 
 
 def has_accelerator(pid: int) -> bool:
-    """Also True where that cannot be seen: what is not known must not make a device look idle."""
+    """True also if unknown: an unknown value must not make a device look idle."""
     folder = f"/proc/{pid}/fd"
     try:
         names = os.listdir(folder)  # noqa: PTH208 - names only, of hundreds of descriptors

@@ -1,7 +1,7 @@
-"""When did the sequence numbers of a rank's process groups last move? As the watch thread in the rank wrote it down.
+"""Age of the last change of a rank's process-group sequence numbers, as recorded by the watch thread in the rank.
 
-A rank whose thread does not look any more (stopped, or something holds the interpreter lock) is unknown here: nobody
-saw that nothing moved. Other signals tell that one.
+If that thread no longer looks (it is stopped, or another thread holds the GIL), the age is unknown here: no look shows
+that nothing moved. Other signals cover that case.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ STALE_S = 2.0
 
 class CommunicationProbe:
     def __init__(self, read: Callable[[], tuple[float | None, float | None]]) -> None:
-        """`read`: when they last moved, and when somebody last looked."""
+        """`read`: time of the last change, and time of the last look."""
         self._read = read
 
     def look(self, now: float) -> float | None:

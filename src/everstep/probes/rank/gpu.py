@@ -1,9 +1,9 @@
-"""What each GPU does now and which processes use it: use, memory, clock, power, temperature. NVIDIA, through NVML.
+"""Current load of each GPU and the processes that use it: use, memory, clock, power, temperature. NVIDIA, through NVML.
 
-For evidence: it says who is busy. It is no sign of life, because kernels of a collective spin at 100 % while they wait.
-A field that a GPU does not tell is None; without NVML everything is unsupported, with the reason. NVML may block on a
-broken GPU, so the caller asks in a thread that may be lost (`agent.watching.loads`). What is wrong with a GPU is a
-sense of the node: `probes.node.accelerators.nvml`.
+It is evidence of use, not a sign of life, because kernels of a collective spin at 100 % while they wait. A field that a
+GPU does not report is None; without NVML everything is unsupported, with the reason. NVML may block on a broken GPU, so
+the caller asks in a thread that may hang (`agent.watching.loads`). Faults of a GPU are a sense of the node:
+`probes.node.accelerators.nvml`.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ def read() -> list[GpuLoad]:
 
 
 def of_processes(gpus: Iterable[GpuLoad], pids: Iterable[int]) -> tuple[GpuLoad, ...]:
-    """Those that one of the processes uses."""
+    """The GPUs that one of these processes uses."""
     wanted = set(pids)
     return tuple(gpu for gpu in gpus if wanted & set(gpu.pids))
 

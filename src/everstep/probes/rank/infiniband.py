@@ -1,7 +1,7 @@
-"""How many bytes went through the node's InfiniBand and RoCE ports. From the counters under /sys; nothing is sent.
+"""Bytes through the node's InfiniBand and RoCE ports. From the counters under /sys; nothing is sent.
 
-They count for the whole node: which rank it was they do not tell, so they are evidence and no sign of life of a rank.
-The state and the error counters of ports are a sense of the node, not a load: see `probes.node`.
+They count for the whole node, not for a rank, so they are evidence and no sign of life of a rank. The state and the
+error counters of ports are a sense of the node, not a load: see `probes.node`.
 """
 
 from pathlib import Path
@@ -12,8 +12,8 @@ _WORD_BYTES = 4  # port_xmit_data and port_rcv_data count in words of four bytes
 
 
 def port_bytes(root: Path = Path("/")) -> dict[str, int]:
-    """Sent and received so far by port ("mlx5_0/1"). Empty where there is no such device; a port whose counters cannot
-    be read is left out."""
+    """Bytes sent and received so far by port ("mlx5_0/1"). Empty without such a device; a port with unreadable counters
+    is left out."""
     found: dict[str, int] = {}
     for port in infiniband.ports(root / infiniband.BASE.lstrip("/")):
         sent, received = (port.counter(name) for name in ("port_xmit_data", "port_rcv_data"))

@@ -1,4 +1,4 @@
-"""When did this rank last write a line? From the log files' own times; nothing is read."""
+"""Age of a rank's last log line, from the modification times of its log files; nothing is read."""
 
 import os
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class LogProbe:
-    """A rank that never wrote anything has no log to be silent: unknown."""
+    """Probe of a rank's logs. If the rank never wrote anything, the age is unknown."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = tuple(paths)

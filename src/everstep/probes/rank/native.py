@@ -1,8 +1,9 @@
-"""What a thread does as the kernel sees it: its system call, the file it is about, where in the kernel it waits.
+"""The kernel's view of a thread: its system call, the file of that call, and where in the kernel it waits.
 
-For ranks whose Python stack cannot be read, and for whatever sleeps uninterruptibly: there no debugger gets an
-answer, and the kernel's own functions say which file system or driver it is. Files of /proc only; nobody is stopped for
-it. What may not be read is left out, and `why` says so. Called when evidence is collected, never in a steady state.
+For ranks without a readable Python stack, and for threads in uninterruptible sleep: a debugger gets no answer there,
+and the kernel's own functions show which filesystem or driver it is. It reads files of /proc only and stops no process.
+Unreadable parts are left out, and `why` gives the reason. Called for evidence, never in a steady state. It takes no
+native stack of user space (py-spy --native): that stops the process while its symbols are read.
 
 A native stack of user space (py-spy --native) is not taken: it stops the process while its symbols are read.
 """
@@ -15,14 +16,14 @@ from everstep.analyzer.observations.records import KernelThread
 from everstep.linux import proc
 
 MAX_THREADS = 16
-"""The main thread is first; what a rank has beyond these are pools that wait for work."""
+"""The main thread comes first; the threads of a rank beyond these are pools that wait for work."""
 
 MAX_KERNEL_FRAMES = 12
 
 MAX_LOOKS = 3
-"""State and call are files of their own, and the kernel's answer about the call comes once the thread is off its
-processor: "running" and "in read" of two moments would be told as one. A thread whose state is another one afterwards
-is looked at again; one that never stays in a state is told as it was last seen."""
+"""State and call are separate files, and the kernel reports the call only once the thread has left its CPU: "running"
+and "in read" of two moments would be reported as one. A thread with a changed state afterwards is read again; if its
+state never stays, the last reading is used."""
 
 _CALLS = {
     "x86_64": {
@@ -51,7 +52,7 @@ _ABOUT_A_FILE = frozenset(
 
 
 def native_threads(pid: int, limit: int = MAX_THREADS) -> list[KernelThread]:
-    """The main thread first. Empty when the process is gone."""
+    """All threads, the main thread first. Empty if the process is gone."""
     try:
         tids = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208 - names are all it needs
     except OSError:
@@ -61,7 +62,7 @@ def native_threads(pid: int, limit: int = MAX_THREADS) -> list[KernelThread]:
 
 
 def native_thread(pid: int, tid: int) -> KernelThread | None:
-    """None when it is gone."""
+    """One thread; None if it is gone."""
     for _ in range(MAX_LOOKS):
         thread = _look(pid, tid)
         if thread is None or _stat(Path(f"/proc/{pid}/task/{tid}"))[1] == thread.state:
@@ -91,7 +92,7 @@ def _look(pid: int, tid: int) -> KernelThread | None:
 
 
 def _stat(folder: Path) -> tuple[str, str]:
-    """Name and state; empty when the thread is gone."""
+    """Name and state; empty if the thread is gone."""
     found = proc.parse_stat(proc.read_or_nothing(f"{folder}/stat"))
     return ("", "") if found is None else (found.name, found.state)
 

@@ -1,7 +1,7 @@
-"""What does a quiet rank wait for that may just be late? Also by way of its own threads and processes.
+"""What a quiet rank waits for that may just be late, also through its own threads and processes.
 
-Called by the agent's monitor for ranks whose stack shows that they wait and not for each other. Where the main thread
-waits for somebody of its own rank, that one's wait is inherited (`analyzer.hangs.openers`).
+The agent's monitor calls it for ranks with stacks that show a wait, but not for each other. If the main thread waits
+for a thread or process of its own rank, it inherits that one's wait (`analyzer.hangs.openers`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from everstep.probes.rank.waiting import Wait
 
 MAX_PROCESSES = 16
 _STUCK = "DTtZX"
-"""Uninterruptible, stopped, traced, ended: states in which nothing outside helps."""
+"""Uninterruptible, stopped, traced, ended: in these states no outside event helps."""
 
 
 def find_wait(
@@ -28,11 +28,11 @@ def find_wait(
     threads: Mapping[int, Thread] | None = None,
     store_port: int | None = None,
 ) -> Wait | None:
-    """What the rank waits for that may just be late; None when there is nothing, or it cannot be told. `is_busy`: it or
-    a child uses a processor or a disk; as the main thread waits, that is another thread or process, and it waits for
-    that one (a pool, a tokenizer's threads). `in_loader`: its stack says that it waits for its loader's processes.
-    `threads`: Python's, by the kernel's number, as they were seen last. `store_port`: of the job's own store, where a
-    rank waits for other ranks. A timer that outlasts every collective is no reason either."""
+    """What the rank waits for that may just be late; None if there is nothing, or it is unknown. `is_busy`: the rank or
+    a child uses a CPU or a disk; as the main thread waits, that is another thread or process, and the rank waits for it
+    (a pool, a tokenizer's threads). `in_loader`: its stack shows that it waits for its loader's processes. `threads`:
+    Python's threads by kernel number, from the last look. `store_port`: port of the job's own store, where a rank waits
+    for other ranks. A timer that outlasts every collective is no reason either."""
     found = _find(pid, children, is_busy=is_busy, in_loader=in_loader, threads=threads or {})
     if found is None or found.on is not WaitsOn.OUTSIDE or found.left_s is None:
         is_outside = found is not None and found.on is WaitsOn.OUTSIDE and not is_busy
@@ -58,7 +58,7 @@ def _find(
     )  # else the loader reads in this process: num_workers is 0
     if polls:
         own = waiting._INSIDE
-    if is_busy:  # also in uninterruptible sleep, where readers are most of the time
+    if is_busy:  # also in uninterruptible sleep, the usual state of readers
         return own if own is not None and own.on is WaitsOn.OUTSIDE else waiting._INSIDE
     if own is not None and own.on is WaitsOn.OUTSIDE:
         return own

@@ -1,7 +1,7 @@
-"""Python stacks of a rank over some seconds: one py-spy that samples beside the rank and never stops it.
+"""Python stacks of a rank over some seconds: one py-spy that samples the rank from outside and never stops it.
 
-py-spy counts time from its own start, which it does not tell. It says when it begins to sample, and its first sample
-comes at most one period later: so its clock is known to one period.
+py-spy counts time from its own start, which it does not report. It reports when it begins to sample, and its first
+sample comes at most one period later: so its clock is known to one period.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 RATE = 50
-"""Samples a second: half a percent to some percent of a core, outside the rank."""
+"""Samples per second; they cost from half a percent to some percent of a core, outside the rank."""
 
 MAX_BYTES = 64 << 20
 START_S = 20.0
@@ -25,7 +25,7 @@ _BEGINS = b"Sampling process"
 
 
 class StackEvent(msgspec.Struct, frozen=True):
-    """As py-spy writes them: a frame of a thread begins ("B") or ends ("E"), microseconds."""
+    """An event of py-spy: a frame of a thread begins ("B") or ends ("E"). `ts`: microseconds."""
 
     name: str
     ph: str
@@ -35,27 +35,27 @@ class StackEvent(msgspec.Struct, frozen=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """`zero_at`: wall clock of the events' zero."""
+    """Recorded events. `zero_at`: wall clock at the events' time 0."""
 
     events: tuple[StackEvent, ...]
     zero_at: float
 
 
 class RecordingError(Exception):
-    """There are no stacks. The text says why."""
+    """There are no stacks. The text is the reason."""
 
 
 class Recording:
-    """Started when it is made. `end` gives what it has; `kill` ends it without."""
+    """A recording that starts at once. `end` returns its events; `kill` discards them."""
 
     def __init__(self, py_spy: str, pid: int, seconds: float, max_bytes: int = MAX_BYTES) -> None:
-        """Raises RecordingError."""
+        """Start the recording. Raises RecordingError."""
         self._max_bytes = max_bytes
         self._folder = tempfile.TemporaryDirectory(prefix="everstep-trace-")
         self._path = Path(self._folder.name) / "stacks.json"
         argv = [py_spy, "record", "--pid", str(pid), "--nonblocking", "--threads", "--idle", "--rate", str(RATE)]
         argv += ["--duration", str(math.ceil(seconds)), "--format", "chrometrace", "--output", str(self._path)]
-        self.begun_at = 0.0  # it samples since then
+        self.begun_at = 0.0  # time since which it samples
         self._said = b""
         try:
             self._process = subprocess.Popen(
@@ -66,7 +66,7 @@ class Recording:
             raise RecordingError(f"py-spy cannot be started: {error.strerror}") from None
 
     def await_begin(self) -> None:
-        """Until it samples. Raises RecordingError."""
+        """Wait until it samples. Raises RecordingError."""
         limit = time.monotonic() + START_S
         while _BEGINS not in self._said:
             if not self._read(limit - time.monotonic()):
@@ -75,7 +75,7 @@ class Recording:
         self.begun_at = time.time()
 
     def end(self) -> Recorded:
-        """Raises RecordingError."""
+        """Wait for the end and return the events. Raises RecordingError."""
         limit = time.monotonic() + END_S
         try:
             while self._read(limit - time.monotonic()):
@@ -87,7 +87,7 @@ class Recording:
             self.kill()
 
     def kill(self) -> None:
-        """It is gone, and so is its file."""
+        """End py-spy and delete its file."""
         self._process.kill()
         self._process.wait()
         if self._process.stdout is not None:
@@ -95,7 +95,7 @@ class Recording:
         self._folder.cleanup()
 
     def _read(self, limit_s: float) -> bool:
-        """More of what it says; False: that is all, or it took too long."""
+        """Read more of its output; False: there is no more, or it took too long."""
         assert self._process.stdout is not None
         if limit_s <= 0 or not select.select([self._process.stdout], [], [], limit_s)[0]:
             return False
@@ -123,7 +123,7 @@ class Recording:
 
 
 def parse(data: bytes, begun_at: float) -> Recorded:
-    """What py-spy wrote. Raises RecordingError."""
+    """Events from py-spy's file. Raises RecordingError."""
     try:
         events = msgspec.json.decode(data, type=list[StackEvent])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -1,7 +1,8 @@
-"""Who runs on a rank's CPU while the rank waits for it, and how long its cgroup's quota has stopped it. From /proc.
+"""Processes on a rank's CPU while the rank waits for it, and the time for which its cgroup's quota stopped it. From
+/proc.
 
-Two looks at all processes with a pause between them; only asked of a rank that waits. What is in another PID namespace
-cannot be seen from here, and is then not named.
+It takes two looks at all processes with a pause between them, only for a rank that waits. Processes in another PID
+namespace are not visible, and are not named.
 """
 
 import os
@@ -27,7 +28,7 @@ class _Task(msgspec.Struct, frozen=True):
 
 
 def find_rivals(pid: int, own: Collection[int], proc: Path = Path("/proc"), interval_s: float = INTERVAL_S) -> str:
-    """`stress (pid 812) takes 98% of CPU 3`; empty: nobody that can be seen. `own`: processes of the run."""
+    """`stress (pid 812) takes 98% of CPU 3`; empty: no visible process. `own`: processes of the run."""
     before = _tasks(proc)
     cores = set()
     if pid in before:
@@ -54,7 +55,7 @@ def find_rivals(pid: int, own: Collection[int], proc: Path = Path("/proc"), inte
 
 
 def is_bound(pid: int) -> bool:
-    """Whether it may not run on all CPUs that we may: a process that was pinned. False as well where it is gone."""
+    """Whether it may not run on all of this process's CPUs, so that it was pinned. False also if it is gone."""
     try:
         return not os.sched_getaffinity(0) <= os.sched_getaffinity(pid)
     except OSError:
@@ -62,8 +63,8 @@ def is_bound(pid: int) -> bool:
 
 
 def throttled_s(pid: int, proc: Path = Path("/proc"), root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """For how long the quota of the process's cgroup, or of one above it, has kept it from running; 0 without a quota.
-    None: it may not be read."""
+    """Seconds for which the quota of the process's cgroup, or of one above it, kept it from running; 0 without a quota.
+    None: not readable."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
@@ -82,8 +83,8 @@ def throttled_s(pid: int, proc: Path = Path("/proc"), root: Path = Path("/sys/fs
 
 
 def _throttled(base: Path, path: str, key: str, unit: float) -> float | None:
-    """The most of all levels: each has a quota of its own. In a container the path may be the host's, and is not there:
-    then its own root is asked."""
+    """The largest value of all levels: each has its own quota. In a container the path may be the host's, and not
+    exist: then the container's root is read."""
     best: float | None = None
     parts = [part for part in path.split("/") if part not in ("", "..")]
     for depth in range(len(parts), -1, -1):
@@ -117,5 +118,5 @@ def _task(path: Path) -> _Task | None:
 
 
 def _printable(name: str) -> str:
-    """A process chooses its own name."""
+    """A printable name: a process chooses its own."""
     return "".join(c if c.isprintable() else "?" for c in name)[:40]

@@ -1,12 +1,12 @@
-"""For how long a rank's data was on its way to another machine, since the look before: the kernel's own clock of each
-connection (`tcpi_busy_time`), without the time in which the other side had no room for it.
+"""Time for which a rank's data was on its way to another machine, since the last look: the kernel's own clock of each
+connection (`tcpi_busy_time`), without the time in which the receiver had no room for it.
 
 A link that became slow shows nowhere else: all ranks enter the collective in time, and all wait in it. Called once per
-round of the fail-slow vote. What cannot be read is unknown, and says so by None.
+round of the fail-slow vote. What cannot be read is unknown: None.
 
-The clock also runs while the other side keeps its confirmation back, as kernels do where nothing answers the data: 44
-ms for each message to a rank that is late, however fast the link. So of the time that the bytes do not need on any link
-of a job, that much is nobody's for each segment.
+The clock also runs while the receiver delays its acknowledgement, as kernels do if no reply carries it: 44 ms for each
+message to a rank that is late, however fast the link. So this time is subtracted for each segment, as far as the bytes
+do not need it on any link of a job.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,10 +16,10 @@ import msgspec
 from everstep.probes.rank.traffic import Connection, TrafficError, connections, sockets_of
 
 CONFIRMATION_S = 0.044
-"""A confirmation that nothing hurries: Linux's 40 ms (TCP_DELACK_MIN) and a tick of its clock. Measured: 44.0 ms."""
+"""A delayed acknowledgement: Linux's 40 ms (TCP_DELACK_MIN) and a tick of its clock. Measured: 44.0 ms."""
 
 SLOWEST_BYTES_S = 0.5e6
-"""4 Mbit/s: no job trains over less, and what takes longer than so is not waiting for the wire."""
+"""4 Mbit/s: no job trains over less, and time beyond this rate is not spent waiting for the wire."""
 
 
 def crosses_a_link(connection: Connection) -> bool:
@@ -27,30 +27,30 @@ def crosses_a_link(connection: Connection) -> bool:
 
 
 UNREAD_SHARE = 0.05
-"""Of the time since the look before; less is not said."""
+"""Share of the time since the last look; less is not reported."""
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
-    """By the connection on which data was on its way for longest."""
+    """Figures of the connection on which data was on its way for longest."""
 
     busy_s: float
-    share: float  # of the time since the look before
+    share: float  # share of the time since the last look
     says: str  # "9.2 s of 10 s to 10.77.0.3, 1.2 MB/s, 3 segments sent again"
-    lost: int = 0  # segments that were sent again on it
-    unread: str = ""  # by the one whose other end was full for longest: "for 9 s of 10 s there was no room at ..."
+    lost: int = 0  # segments that it sent again
+    unread: str = ""  # of the connection with the longest full receiver: "for 9 s of 10 s there was no room at ..."
 
 
 class Sending:
-    """Of all ranks of a node."""
+    """Sending times of all ranks of a node."""
 
     def __init__(self, counts: Callable[[Connection], bool] = crosses_a_link) -> None:
-        """`counts`: which connections."""
+        """`counts`: selects the connections."""
         self._counts = counts
         self._before: dict[int, dict[int, Connection]] = {}
         self._at = 0.0
 
     def look(self, pids: Iterable[int], at: float) -> dict[int, Sent]:
-        """By process. One that is seen for the first time, or cannot be seen, is left out."""
+        """Figures by process. A process that is new, or not readable, is left out."""
         try:
             owned = sockets_of(pids)
             counted = {inode: each for inode, each in connections().items() if self._counts(each)}
@@ -80,7 +80,7 @@ def _busiest(before: dict[int, Connection], after: dict[int, Connection], window
 
 
 def _unread(pairs: Iterable[tuple[Connection, Connection]], window_s: float) -> str:
-    """A receive window of zero: the process at the other end does not read what came."""
+    """A receive window of zero: the process at the other end does not read its data."""
     full = [(b.full_s - a.full_s, b.peer) for a, b in pairs if a.full_s is not None and b.full_s is not None]
     full_s, peer = max(full, default=(0.0, ""))
     if full_s < UNREAD_SHARE * window_s:
@@ -94,10 +94,10 @@ def _unread(pairs: Iterable[tuple[Connection, Connection]], window_s: float) -> 
 def _busy_s(before: Connection, after: Connection, window_s: float) -> float | None:
     if before.busy_s is None or after.busy_s is None:
         return None
-    # A connection that is open all the time counts by the kernel's ticks: not more than there was.
+    # A connection that is always busy counts by the kernel's ticks: cap it at the window.
     busy_s = min(max(0.0, after.busy_s - before.busy_s), window_s)
     if after.retransmits > before.retransmits:
-        return busy_s  # what was lost explains any time
+        return busy_s  # lost segments explain any time
     needless_s = busy_s - (after.acked - before.acked) / SLOWEST_BYTES_S
     kept_back_s = CONFIRMATION_S * (after.segments - before.segments)
     return busy_s - max(0.0, min(needless_s, kept_back_s))

@@ -1,7 +1,8 @@
-"""Does a rank's main thread stand still? From stacks that py-spy takes from outside, while everything else is silent.
+"""Whether a rank's main thread stands still, from stacks that py-spy takes from outside while all other signals are
+silent.
 
-It takes no stack itself: the agent runs py-spy (`command`) and gives what came out (`parse`, `StackProbe.take`). Age is
-counted from the first of a row of stacks at the same place, because nobody looked before.
+It takes no stack itself: the agent runs py-spy (`command`) and passes the output (`parse`, `StackProbe.take`). Age
+counts from the first of several stacks in a row at the same place, because there was no look before.
 """
 
 import json
@@ -18,8 +19,8 @@ from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.analyzer.reading.stacks import from_json
 
 MIN_ROW = 4
-"""Stacks at one place before it counts as standing. Fewer: a healthy evaluation that is at its main function three
-times in a row looks like a loop. More: a real loop is found later."""
+"""Stacks at one place before it counts as standing still. With fewer, a healthy evaluation that is at its main function
+three times in a row looks like a loop. With more, a real loop is found later."""
 
 _COMPUTES = (Activity.UNKNOWN, Activity.BACKWARD, Activity.SAVING)
 _DEBUGGERS = ("pdb.py", "bdb.py")
@@ -27,14 +28,14 @@ _DEBUGGER_PACKAGES = ("debugpy/", "pydevd", "ipdb/", "pudb/")
 
 
 PY_SPY_SETTING = "EVERSTEP_PY_SPY"
-"""`off`, or the program's path."""
+"""Environment variable: `off`, or the program's path."""
 
 _SPILLED_THREAD = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)(?: \[(.*)\])? \(most recent call first\):")
 _SPILLED_FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)')
 
 
 def find_py_spy(env: Mapping[str, str] = os.environ) -> str | None:
-    """As the environment says; else beside the interpreter, else on the path."""
+    """Path of py-spy: from the environment, else beside the interpreter, else on PATH. None: off or not found."""
     setting = env.get(PY_SPY_SETTING, "")
     if setting:
         return None if setting == "off" else shutil.which(setting)
@@ -42,7 +43,7 @@ def find_py_spy(env: Mapping[str, str] = os.environ) -> str | None:
 
 
 def why_no_py_spy(env: Mapping[str, str] = os.environ) -> str:
-    """For people, when `find_py_spy` found none."""
+    """The reason, as text for users, if `find_py_spy` found none."""
     setting = env.get(PY_SPY_SETTING, "")
     if setting:
         return f"py-spy is switched off ({PY_SPY_SETTING}={setting})" if setting == "off" else f"no program {setting}"
@@ -50,12 +51,12 @@ def why_no_py_spy(env: Mapping[str, str] = os.environ) -> str:
 
 
 def command(py_spy: str, pid: int) -> list[str]:
-    """Non-blocking: a stopped process can be read only so, and no rank is ever paused for us."""
+    """The command line. Non-blocking: a stopped process cannot be read otherwise, and we never pause a rank."""
     return [py_spy, "dump", "--json", "--nonblocking", "--pid", str(pid)]
 
 
 def parse(output: bytes, errors: bytes) -> tuple[list[object], str]:
-    """Raw threads as py-spy lists them; or none, and why."""
+    """Raw threads as py-spy lists them; or none, and the reason."""
     try:
         threads = json.loads(output)
     except (ValueError, RecursionError):
@@ -67,9 +68,9 @@ def parse(output: bytes, errors: bytes) -> tuple[list[object], str]:
 
 
 def parse_spill(text: str, pid: int, *, is_running: bool) -> list[object]:
-    """Frames that faulthandler wrote, in py-spy's form, the main thread last. They are asked for only when the rank's
-    own sampler does not answer: then somebody holds the interpreter lock, and that is hardly ever another than the main
-    thread. `is_running`: as the kernel has it."""
+    """Frames that faulthandler wrote, in py-spy's form, the main thread last. They are requested only if the rank's own
+    sampler does not answer: then a thread holds the GIL, and that is almost always the main thread. `is_running`: as
+    the kernel reports it."""
     threads: list[dict[str, object]] = []
     frames: list[object] = []
     for line in text.splitlines():
@@ -86,8 +87,8 @@ def parse_spill(text: str, pid: int, *, is_running: bool) -> list[object]:
 
 
 def is_undecided(threads: list[object]) -> bool:
-    """The main thread is seen without the interpreter lock, and may have lent it for this moment only: it runs, or
-    another thread does. Else it is in native code, or waits."""
+    """Whether the main thread is seen without the GIL, and may have released it for this moment only: it runs, or
+    another thread does. Otherwise it is in native code, or waits."""
     try:
         processes = from_json(threads) if threads else []
     except UnreadableError:
@@ -99,18 +100,18 @@ def is_undecided(threads: list[object]) -> bool:
 
 
 class StackProbe:
-    """The stacks of one rank since its other signals turned silent.
+    """The stacks of one rank since its other signals became silent.
 
-    A stack that differs from the one before is a sign of life, and so is native code without the interpreter lock that
-    is not a collective: that is how tensors are computed. What stays is a row of stacks at one place that wait, or that
-    hold the lock.
+    A stack that differs from the one before is a sign of life. So is native code without the GIL that is not a
+    collective: that is how tensors are computed. Otherwise there are stacks in a row at one place that wait, or that
+    hold the GIL.
     """
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """The rank moved: what was seen says nothing any more."""
+        """The rank moved: forget the stacks so far."""
         self._place: Signature | None = None
         self._row_at = 0.0
         self._num_in_row = 0
@@ -123,7 +124,7 @@ class StackProbe:
         self.why_not = ""
 
     def take(self, threads: list[object], why_not: str, at: float) -> None:
-        """One more stack, or why there is none."""
+        """Add a stack, or the reason why there is none."""
         thread = None
         try:
             processes: list[ProcessStack] = from_json(threads) if threads else []
@@ -145,7 +146,7 @@ class StackProbe:
         self._num_in_row += 1
 
     def look(self, now: float) -> float | None:
-        """None as well while there are too few stacks to tell."""
+        """Seconds at one place; None also while there are too few stacks."""
         return max(0.0, now - self._row_at) if self._num_in_row >= MIN_ROW else None
 
 

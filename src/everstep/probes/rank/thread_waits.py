@@ -1,7 +1,8 @@
-"""What keeps each thread of a rank and of its children, asked of the kernel: for who could end a wait within the rank.
+"""What each thread of a rank and of its children waits for, from the kernel: to find out who could end a wait within
+the rank.
 
-Files of /proc and some bytes of memory; nobody is stopped, and no file of the rank is touched (see `waiting`). A thread
-that ends meanwhile is left out.
+It reads files of /proc and some bytes of memory, stops no process, and touches no file of the rank (see `waiting`). A
+thread that ends meanwhile is left out.
 """
 
 import os
@@ -19,7 +20,7 @@ from everstep.linux import proc
 from everstep.probes.rank import waiting
 
 MAX_THREADS = 512
-"""Of one process. One that is not seen could do anything: beyond, one more is told that is not known."""
+"""Threads per process. A thread beyond these could do anything: one more, unknown thread stands for them."""
 
 SETTLE_S = 0.3
 """A thread that was woken up runs within milliseconds, on a busy machine within tenths of a second."""
@@ -32,7 +33,8 @@ _ACCEPTS = {"x86_64": (43, 288), "aarch64": (202, 242)}
 
 
 def settled_waits(pids: Sequence[int], store_port: int | None = None) -> list[ThreadWait]:
-    """Two looks: at one moment a thread that has just been given what it waited for looks like one that never will."""
+    """Waits from two looks: in a single look, a thread that has just received what it waited for looks like one that
+    never will."""
     before = {tid: proc.switches(pid, tid) for pid in pids for tid in _tids(pid)[:MAX_THREADS]}
     time.sleep(SETTLE_S)
     return [
@@ -44,7 +46,7 @@ def settled_waits(pids: Sequence[int], store_port: int | None = None) -> list[Th
 
 
 def thread_waits(pids: Sequence[int], store_port: int | None = None) -> list[ThreadWait]:
-    """The first process is the rank's own, its main thread first."""
+    """Waits of all threads. The first process is the rank's own, its main thread first."""
     found: list[ThreadWait] = []
     for pid in pids:
         tids = _tids(pid)
@@ -55,7 +57,7 @@ def thread_waits(pids: Sequence[int], store_port: int | None = None) -> list[Thr
 
 
 def thread_wait(pid: int, tid: int, store_port: int | None = None) -> ThreadWait | None:
-    """None when it is gone."""
+    """The wait of one thread; None if it is gone."""
     name, state = _stat(pid, tid)
     if not state:
         return None
@@ -64,8 +66,8 @@ def thread_wait(pid: int, tid: int, store_port: int | None = None) -> ThreadWait
 
 
 def with_family(waits: Iterable[ThreadWait], pids: Sequence[int]) -> list[ThreadWait]:
-    """Pipes that somebody beside these processes holds are outside. Looks at the descriptors of all processes that may
-    be read: some tens of milliseconds, so only for evidence."""
+    """Marks waits for pipes that other processes hold too as waits for the outside. Looks at the descriptors of all
+    readable processes: some tens of milliseconds, so only for evidence."""
     waits = list(waits)
     pipes = {wait.what.partition("pipe:")[2] for wait in waits if "pipe:" in wait.what}
     shared = _held_elsewhere(pipes, set(pids)) if pipes else set()
@@ -104,7 +106,7 @@ def _hold(pid: int, tid: int, state: str, store_port: int | None) -> tuple[Hold,
 
 
 def _is_to(pid: int, tid: int, words: list[str], call: str, port: int) -> bool:
-    """Whether the socket that it waits at is connected to this port."""
+    """Whether the socket that the thread waits on is connected to this port."""
     fds = [int(words[1], 16)] if call == "read" else waiting._polled(pid, [int(word, 16) for word in words[1:3]])
     inodes = {waiting._target(pid, fd).removeprefix("socket:[").removesuffix("]") for fd in fds}
     for name in ("tcp", "tcp6"):
@@ -116,7 +118,7 @@ def _is_to(pid: int, tid: int, words: list[str], call: str, port: int) -> bool:
 
 
 def _held_elsewhere(pipes: set[str], family: set[int]) -> set[str]:
-    """Of these pipes ("[123]"), those that another process has open."""
+    """The pipes ("[123]") that a process outside the family has open."""
     found: set[str] = set()
     for name in os.listdir("/proc"):  # noqa: PTH208 - names are all it needs
         if not name.isdigit() or int(name) in family or found == pipes:
@@ -127,7 +129,7 @@ def _held_elsewhere(pipes: set[str], family: set[int]) -> set[str]:
                 if target.startswith("pipe:") and target[5:] in pipes:
                     found.add(target[5:])
         except OSError:
-            continue  # it has ended, or is another user's: a rank's pipes are its own user's
+            continue  # it has ended, or belongs to another user, who cannot hold a rank's pipes
     return found
 
 

@@ -1,9 +1,9 @@
-"""How many bytes go over the network: of a process's own TCP sockets, and of the node's interfaces.
+"""Bytes over the network: of a process's own TCP sockets, and of the node's interfaces.
 
-Sockets are asked for with one netlink dump for all ranks (sock_diag: the kernel's own byte counters, 0.5 ms for some
-tens of sockets), whose owners /proc/PID/fd tells. Called only while a rank is quiet, or for evidence. Other transports
-(RDMA, shared memory, UDP) are not in it: `infiniband` has the ports of the node. What cannot be read is unknown: it
-raises `TrafficError` with the reason and never says 0.
+One netlink dump returns the sockets for all ranks (sock_diag: the kernel's own byte counters, 0.5 ms for some tens of
+sockets); /proc/PID/fd gives their owners. Called only while a rank is quiet, or for evidence. Other transports (RDMA,
+shared memory, UDP) are not included: `infiniband` has the ports of the node. An unreadable value is unknown: it raises
+`TrafficError` with the reason and never returns 0.
 """
 
 import ipaddress
@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIVE_BYTES_S = 64 << 10
-"""Less is no sign of life: heartbeats of stores and trackers send some hundred bytes a second, also in a hang. A
-download that is slower than this is taken for a wait."""
+"""Less is no sign of life: heartbeats of stores and trackers send some hundred bytes a second, also in a hang. A slower
+download counts as a wait."""
 
 MAX_DUMP_S = 0.25
-"""Of a processor. A node with a hundred thousand sockets: then there is no figure, rather than an agent that only
-counts. Not by the clock: where processors are busy, any dump may be interrupted for as long as this."""
+"""CPU seconds. With a hundred thousand sockets on a node, no figure is better than an agent that only counts. Not
+wall-clock time: on busy CPUs, any dump may be interrupted for this long."""
 
 _ANSWER_S = 1.0
-"""The kernel has its answer ready when the question is sent."""
+"""The kernel has its answer ready when the request is sent."""
 
 _SOCK_DIAG_BY_FAMILY = 20
 _REQUEST_DUMP = 0x301
@@ -43,26 +43,26 @@ _DOUBLES_AT = 216  # tcpi_dsack_dups (Linux 4.19)
 
 
 class TrafficError(Exception):
-    """The bytes cannot be told. The text is the reason, for people."""
+    """The bytes are unknown. The text is the reason, for users."""
 
 
 class Connection(NamedTuple):
-    """What the kernel has counted of one TCP socket since it was opened."""
+    """Kernel counters of one TCP socket since it was opened."""
 
     inode: int
-    acked: int  # bytes that the other side has confirmed
+    acked: int  # bytes that the receiver has acknowledged
     received: int  # bytes
     peer: str  # address
-    retransmits: int  # segments that had been lost: without those of which the other side says that it had them already
-    busy_s: float | None  # data was on its way, and the other side had room for it; None: an old kernel
-    segments: int  # with data, sent; 0 from an old kernel
-    full_s: float | None  # the other side had no room for what was to be sent; None: an old kernel
-    is_local: bool  # both ends are this machine's: there is no link
+    retransmits: int  # lost segments: without those that the receiver reports as duplicates
+    busy_s: float | None  # time with data on its way and room at the receiver; None: an old kernel
+    segments: int  # segments with data sent; 0 from an old kernel
+    full_s: float | None  # time without room at the receiver; None: an old kernel
+    is_local: bool  # both ends are on this machine: there is no link
 
 
 def sockets_of(pids: Iterable[int]) -> dict[int, set[int]]:
-    """Inodes of the sockets that each process has open. Raises TrafficError when one may not be looked at, or lives in
-    another network namespace than we do; one that is gone is left out."""
+    """Inodes of the sockets that each process has open. Raises TrafficError if a process is not readable, or is in
+    another network namespace; a process that is gone is left out."""
     own = _namespace("self")
     found: dict[int, set[int]] = {}
     for pid in pids:
@@ -91,20 +91,20 @@ def connections() -> dict[int, Connection]:
 
 
 def bytes_of(pids: Iterable[int]) -> dict[int, dict[int, int]]:
-    """Bytes so far by process and socket; one dump, however many processes. Raises TrafficError."""
+    """Bytes so far by process and socket; one dump for all processes. Raises TrafficError."""
     owned = sockets_of(pids)
     counted = {inode: each.acked + each.received for inode, each in connections().items()}
     return {pid: {inode: counted[inode] for inode in inodes if inode in counted} for pid, inodes in owned.items()}
 
 
 def grown(before: Mapping[int, int], after: Mapping[int, int]) -> int:
-    """Bytes between two looks. A socket that was opened in between counts whole; of one that was closed, the end is
-    not known."""
+    """Bytes between two looks. A socket that was opened in between counts completely; the last bytes of one that was
+    closed are unknown."""
     return sum(max(0, value - before.get(inode, 0)) for inode, value in after.items())
 
 
 class TrafficProbe:
-    """One rank's sockets while it is quiet: does something come or go, at more than a heartbeat's rate?"""
+    """Whether one rank's sockets, while it is quiet, move data at more than a heartbeat's rate."""
 
     def __init__(self) -> None:
         self._before: dict[int, int] | None = None
@@ -112,7 +112,7 @@ class TrafficProbe:
         self._moved_at: float | None = None
 
     def take(self, counted: Mapping[int, int] | None, at: float) -> None:
-        """Bytes by socket at this time; None: they could not be counted."""
+        """Add the bytes by socket at this time; None: they could not be counted."""
         if counted is None:
             self.forget()
             return
@@ -122,11 +122,11 @@ class TrafficProbe:
         self._before, self._counted_at = dict(counted), at
 
     def look(self, now: float) -> float | None:
-        """None as well while nothing was seen to move: two looks at a quiet rank do not say since when."""
+        """Seconds since data moved; None also if none moved so far: two looks at a quiet rank do not date that."""
         return None if self._moved_at is None else max(0.0, now - self._moved_at)
 
     def forget(self) -> None:
-        """The rank moved, or cannot be seen: what was counted says nothing any more."""
+        """The rank moved, or is not readable: forget the counts so far."""
         self._before = self._moved_at = None
 
 
@@ -173,7 +173,7 @@ def _dump(link: socket.socket, family: int, until: float) -> Iterator[Connection
 
 
 def _counted(message: bytes) -> Connection | None:
-    """None for a socket without counters: one that listens, or waits to be forgotten."""
+    """The counters in a message; None for a socket without them: one that listens, or waits to be forgotten."""
     at = _MESSAGE_BYTES
     while at + _ATTRIBUTE.size <= len(message):
         length, kind = _ATTRIBUTE.unpack_from(message, at)

@@ -1,15 +1,18 @@
-"""What is a quiet rank waiting for: something outside of the job that may just be late, or nothing that will ever come?
+"""What a quiet rank waits for: something outside of the job that may just be late, or something that will never come.
 
-From the kernel: the system call that the main thread sits in, what its descriptor is, when its timer ends. Where the
-rank waits for a process of its own (a data loader, a download by another program), that one is looked at instead.
+From the kernel: the system call of the main thread, the kind of its descriptor, and the end of its timer. If the rank
+waits for a process of its own (a data loader, a download by another program), that process is examined instead. Outside
+is what others have to provide: a socket, a file, a file lock, a timer, a person at a terminal. Not outside are locks
+within the process, uninterruptible sleep, a stopped process, and devices that compute. Unreadable waits do not count as
+outside either: what was not seen is no excuse.
 
 Outside is what somebody else has to do: a socket, a file, a file lock, a timer, a person at a terminal. Not outside are
 locks within the process, uninterruptible sleep, a stopped process, and devices that compute. What cannot be read is
 not outside either: nobody is excused by what was not seen.
 
-Of one thread; who could end a wait within the rank is asked by `rank_wait`. It reads /proc and some bytes of the rank's
-memory, without stopping it. No file of the rank is ever touched, not even by stat(): its server may
-be what does not answer, and then the agent would wait as well.
+This module looks at one thread; `rank_wait` finds out who could end a wait within the rank. It reads /proc and some
+bytes of the rank's memory, without stopping it. It never touches a file of the rank, not even by stat(): its server may
+be the one that does not answer, and then the agent would wait too.
 """
 
 import os
@@ -61,21 +64,21 @@ _CALLS = {
         203: _CONNECT,
     },
 }
-"""System calls in which a thread waits, by machine: numbers of the kernel's own tables."""
+"""System calls in which a thread waits, by machine; the numbers are those of the kernel's tables."""
 
 _ABSOLUTE = 1
-"""clock_nanosleep's flag: the time to wake up, not the time to sleep. CPython sleeps so."""
+"""clock_nanosleep's flag: the argument is the time to wake up, not a duration. CPython uses it."""
 
 _CLOCK_NANOSLEEP = {"x86_64": 230, "aarch64": 115}
 MAX_FDS = 8
 _POLLFD = struct.Struct("<ihh")
 _TIMESPEC = struct.Struct("<qq")
 _NOT_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:", "/dmabuf:")
-"""Devices, the kernel's own files, and memory: what /proc/PID/fd names like a file, but nobody brings late."""
+"""Devices, the kernel's own files, and memory: /proc/PID/fd names them like files, but they are never late."""
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """`on`: value of analyzer.hangs.signals.WaitsOn. `left_s`: a timer ends then by itself; None: nobody knows."""
+    """A wait. `on`: value of analyzer.hangs.signals.WaitsOn. `left_s`: seconds until a timer ends it; None: unknown."""
 
     what: str
     on: WaitsOn = WaitsOn.OUTSIDE
@@ -89,7 +92,7 @@ _TIMED = Wait(what="waits with a time limit")
 def _own_wait(pid: int, tid: int | None = None) -> Wait | None:
     words = _text(f"/proc/{pid}/task/{tid or pid}/syscall").split()
     if len(words) < 7 or not words[0].isdigit():
-        return None  # it runs, or may not be read
+        return None  # it runs, or is not readable
     number, args = int(words[0]), [int(word, 16) for word in words[1:7]]
     match _CALLS.get(platform.machine(), {}).get(number):
         case "read":
@@ -137,26 +140,26 @@ def _of_poll(pid: int, args: list[int]) -> Wait | None:
 
 
 def _polled(pid: int, args: list[int]) -> list[int]:
-    """Descriptors that a poll() looks at."""
+    """Descriptors that a poll() waits for."""
     data = _memory(pid, args[0], _POLLFD.size * min(args[1], MAX_FDS))
     whole = len(data) - len(data) % _POLLFD.size
     return [fd for fd, _, _ in _POLLFD.iter_unpack(data[:whole])]
 
 
 def _of_epoll(pid: int, fd: int) -> Wait | None:
-    """An event loop; its own wake-up sockets are sockets as well."""
+    """The wait of an event loop; its own wake-up sockets count as sockets too."""
     fds = [int(line.split()[1]) for line in _text(f"/proc/{pid}/fdinfo/{fd}").splitlines() if line.startswith("tfd:")]
     return _first(_of_fd(pid, each) for each in fds[:MAX_FDS])
 
 
 def _selected(pid: int, args: list[int]) -> list[int]:
-    """Descriptors in the set of those that should become readable."""
+    """Descriptors in the read set of a select()."""
     bits = int.from_bytes(_memory(pid, args[1], (min(args[0], 1024) + 7) // 8), "little")
     return [fd for fd in range(bits.bit_length()) if bits >> fd & 1][:MAX_FDS]
 
 
 def _first(waits: Iterable[Wait | None]) -> Wait | None:
-    """Something outside, if any of them is."""
+    """The first wait for the outside, if there is one; else the first wait."""
     found = [wait for wait in waits if wait is not None]
     return next((wait for wait in found if wait.on is WaitsOn.OUTSIDE), found[0] if found else None)
 
@@ -171,7 +174,7 @@ def _of_timer(pid: int, number: int, args: list[int]) -> Wait | None:
     if is_clock and args[1] & _ABSOLUTE:
         clock = args[0] if args[0] in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC) else time.CLOCK_MONOTONIC
         return Wait(what="sleeps", left_s=max(0.0, ends_s - time.clock_gettime(clock)))
-    return Wait(what="sleeps", left_s=ends_s)  # from its beginning; good enough, it cannot be longer
+    return Wait(what="sleeps", left_s=ends_s)  # counted from its beginning: an upper bound
 
 
 def _target(pid: int, fd: int) -> str:
@@ -182,7 +185,7 @@ def _target(pid: int, fd: int) -> str:
 
 
 def _memory(pid: int, address: int, size: int) -> bytes:
-    """Of another process; empty when it may not be read. Nobody is stopped."""
+    """Memory of another process; empty if not readable. The process is not stopped."""
     try:
         fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
     except OSError:

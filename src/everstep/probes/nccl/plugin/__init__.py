@@ -1,4 +1,4 @@
-"""NCCL's profiler plug-in: source, the libraries compiled from it, and the record that they belong together.
+"""NCCL's profiler plug-in: source, compiled libraries, and a record that proves that they belong together.
 
 `make nccl-plugin` compiles it for the machine that it runs on; users and CI need no compiler. It has never run under a
 real NCCL.
@@ -14,18 +14,18 @@ SOURCES = ("everstep_profiler.c", "profiler_interface.h")
 
 
 def path_of(machine: str) -> Path:
-    """The library for machines of this kind, as `uname -m` calls them. It may not exist."""
+    """Path of the library for machines of this kind, as `uname -m` names them. It may not exist."""
     return _HERE / f"everstep_profiler-{machine}.so"
 
 
 def library() -> Path | None:
-    """The one for this machine. None: it was not compiled for machines of this kind."""
+    """The library for this machine. None: there is none for machines of this kind."""
     path = path_of(platform.machine())
     return path if path.exists() else None
 
 
 def record() -> str:
-    """What `RECORD` says when every library was compiled from the sources beside it: digests of both."""
+    """The content of `RECORD` if every library was compiled from the sources beside it: digests of both."""
     source = b"".join((_HERE / name).read_bytes() for name in SOURCES)
     found = sorted(_HERE.glob("everstep_profiler-*.so"))
     return "".join(

@@ -1,1 +1,1 @@
-"""GPUs and other accelerators of the node, through what their makers give."""
+"""GPUs and other accelerators of the node, through the tools of their vendors."""

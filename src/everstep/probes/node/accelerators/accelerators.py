@@ -1,7 +1,7 @@
-"""GPUs and NPUs of any vendor: what their driver says of them, and what of that is wrong.
+"""GPUs and NPUs of any vendor: their drivers' readings, and the alerts that follow from them.
 
-A vendor's module reads `Device`s (None is "does not tell"); the rule here is the same for all. A device that was
-there and is gone, or does not answer, is lost; a counter is only an alert when it grows while we look.
+A vendor's module reads `Device`s (None is "unknown"); the rules here are the same for all. A device that was present
+and is gone, or does not answer, is lost. A counter is an alert only if it grows between two looks.
 """
 
 from typing import Protocol
@@ -13,9 +13,9 @@ from everstep.probes.sense import Counters, alert
 
 EVERY_S = 10.0
 SLOW_LOOKS = 3
-"""Looks in a row with a lowered clock before it is told: short dips are how a power limit works."""
+"""Looks in a row with a lowered clock before an alert: short dips are how a power limit works."""
 MISSING_LOOKS = 2
-"""Looks without a device before it counts as lost: tools are also asked while a driver restarts."""
+"""Looks without a device before it counts as lost: a look may come while a driver restarts."""
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,13 +25,13 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     bus: str = ""  # "0000:91:00", as kernel lines write it
     is_lost: bool = False
     is_healthy: bool | None = None  # the vendor's own opinion
-    problem: str = ""  # ... and its words; with a device that is not unhealthy: what the vendor warns of
+    problem: str = ""  # ... and its words; for a healthy device, a warning of the vendor
     temperature_c: float | None = None
-    limit_c: float | None = None  # where it slows itself down
+    limit_c: float | None = None  # above it the device slows itself down
     power_w: float | None = None
     power_limit_w: float | None = None
     clock_mhz: float | None = None
-    slowed_by: tuple[str, ...] | None = None  # hardware reasons only; an idle GPU's low clock is none
+    slowed_by: tuple[str, ...] | None = None  # hardware reasons only; the low clock of an idle GPU is not one
     uncorrectable: int | None = None  # cumulative
     remap_pending: bool | None = None
     remap_failed: bool | None = None
@@ -51,7 +51,7 @@ class Vendor(Protocol):
     """Reads all devices of one vendor."""
 
     name: str
-    component: str  # of alerts, as `knowledge` calls it
+    component: str  # component of its alerts, as in `knowledge`
 
     def read(self) -> list[Device]:
         """Raises UnsupportedError when there is no such device, driver or tool."""
@@ -61,7 +61,7 @@ class Vendor(Protocol):
 
 
 class Accelerators:
-    """The sense. One per vendor."""
+    """The sense for accelerators; one per vendor."""
 
     def __init__(self, vendor: Vendor, every_s: float = EVERY_S) -> None:
         self.name = vendor.name

@@ -1,6 +1,6 @@
-"""AMD GPUs through amd-smi, or rocm-smi where only that is installed. Both print JSON; its keys differ by version.
+"""AMD GPUs through amd-smi, or rocm-smi if only that is installed. Both print JSON; the keys differ by version.
 
-Not measured here on a real machine: the formats are those of the tools' documentation.
+Not tested on a real machine: the formats are those of the tools' documentation.
 """
 
 import json
@@ -94,7 +94,7 @@ def _table(entry: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    """70, "70.0", {"value": 70, "unit": "C"}; "N/A" is None."""
+    """A number from 70, "70.0" or {"value": 70, "unit": "C"}; None for "N/A"."""
     if isinstance(value, dict):
         value = value.get("value")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -117,5 +117,5 @@ def _slowed_by(status: object) -> tuple[str, ...] | None:
 
 
 def _bus(value: object) -> str:
-    """0000:C1:00.0 as kernel lines have it."""
+    """The bus address in the form of kernel lines: 0000:c1:00 for 0000:C1:00.0."""
     return value.lower().partition(".")[0] if isinstance(value, str) else ""

@@ -1,6 +1,6 @@
 """Ascend NPUs through the table that `npu-smi info` prints: two lines per chip, the vendor's own health in the first.
 
-Not measured here on a real machine: the format is that of the tool's documentation.
+Not tested on a real machine: the format is that of the tool's documentation.
 """
 
 import re
@@ -15,7 +15,7 @@ _FIRST = re.compile(r"\|\s*(\d{1,4})\s+(\S+)\s*\|\s*([A-Za-z_/]+)\s*\|\s*([\d.]+
 _SECOND = re.compile(r"\|\s*(\d{1,4})(?:\s+\d{1,4})?\s*\|\s*([0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})\.\w\s*\|")
 _HEALTHY = "OK"
 _UNHEALTHY = ("ALARM", "CRITICAL")
-"""WARNING is the tool's word for what can wait."""
+"""The tool's WARNING is not urgent, so it is not in the list."""
 _UNTOLD = ("UNKNOWN", "NA", "N/A")
 
 
@@ -33,7 +33,7 @@ class Ascend:
 
 
 def parse_npu_smi(output: bytes) -> list[Device]:
-    """Raises UnsupportedError when no device is in it."""
+    """The devices in the table. Raises UnsupportedError if there is none."""
     devices: list[Device] = []
     first: re.Match[str] | None = None
     for line in output.decode("utf-8", "replace").splitlines():

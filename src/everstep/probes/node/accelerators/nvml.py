@@ -1,7 +1,7 @@
 """NVIDIA GPUs through NVML (the optional package nvidia-ml-py): states and counters, and Xid events as they come.
 
-A field that a GPU does not support is None, never 0. Xids are given to the same signatures as the driver's kernel
-lines, which matters in containers that see no kernel log.
+A field that a GPU does not support is None, never 0. Xids go to the same signatures as the driver's kernel lines, which
+helps in containers without a kernel log.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _SLOWED_BY = {
     0x40: "heat",
     0x80: "its power supply (power brake)",
 }
-"""Reasons of the clock that a healthy GPU does not have under load. A software power cap (0x4) is how GPUs are run."""
+"""Reasons for a lowered clock that a healthy GPU does not have under load. A software power cap (0x4) is normal."""
 _NUM_LINKS = 18
 
 
@@ -89,7 +89,7 @@ def _read(session: Session, handle: Any, name: str, bus: str) -> Device:  # noqa
 
 
 def _limit_c(session: Session, handle: Any, temperature: float | None) -> float | None:  # noqa: ANN401
-    """Where it slows itself down. GPUs since Hopper tell how far away that is instead."""
+    """The temperature at which it slows itself down. GPUs since Hopper report the distance to it instead."""
     nvml = session.nvml
     kind = nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
     limit: float | None = session.ask(lambda: nvml.nvmlDeviceGetTemperatureThreshold(handle, kind))
@@ -100,7 +100,7 @@ def _limit_c(session: Session, handle: Any, temperature: float | None) -> float 
 
 
 def _links(session: Session, handle: Any) -> dict[int, bool]:  # noqa: ANN401
-    """Empty for a GPU without NVLink."""
+    """Whether each link is active; empty for a GPU without NVLink."""
     nvml, links = session.nvml, {}
     for link in range(_NUM_LINKS):
         state = session.ask(partial(nvml.nvmlDeviceGetNvLinkState, handle, link))
@@ -117,7 +117,7 @@ def _link_errors(session: Session, handle: Any, links: list[int]) -> dict[str, i
         for link in links:
             value = session.ask(partial(nvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, kind))
             if value is None:
-                break  # newer GPUs count elsewhere, for none of their links here
+                break  # newer GPUs count errors elsewhere, for all of their links
             errors[f"link {link} {title}"] = value
     return errors
 
@@ -179,7 +179,7 @@ class NvmlXids:
         return True
 
     def _next(self, session: Session) -> bytes | None:
-        """The event as the driver would have written it; None when there is none."""
+        """The event as a line of the driver; None if there is none."""
         nvml = session.nvml
         try:
             data = nvml.nvmlEventSetWait_v2(self._events, 0)

@@ -1,1 +1,1 @@
-"""What the kernel says: its log, lack of memory, errors of memory."""
+"""Signals of the kernel: its log, out-of-memory kills, memory errors."""

@@ -1,7 +1,7 @@
 """The kernel log, line by line, from the moment it was opened.
 
-/dev/kmsg, or the file or FIFO that EVERSTEP_KMSG names: for drills, and for containers that are given the log
-elsewhere. It knows nothing of what lines mean, and imports little: an agent opens it before it has time for more.
+Reads /dev/kmsg, or the file or FIFO in EVERSTEP_KMSG: for drills, and for containers with the log elsewhere. It does
+not interpret lines, and imports little: an agent opens it before it has time for more.
 """
 
 import os
@@ -15,23 +15,23 @@ from everstep.probes.sense import UnsupportedError
 SOURCE = "kernel log"
 DEFAULT_PATH = "/dev/kmsg"
 VARIABLE = "EVERSTEP_KMSG"
-"""Another path; "{node}" in it becomes the node's id, so that one of several agents of a machine can be meant."""
+"""Environment variable with another path; "{node}" in it becomes the node's id, for several agents on a machine."""
 
 MAX_BATCH_BYTES = 64 << 10
-"""Matched at once. A flood is read in such pieces with a pause between, so that it costs a part of one core."""
+"""Bytes matched at once. A flood is read in such pieces, with pauses, so that it costs a part of one core."""
 _RECORD_BYTES = 8192
 
 
 class KernelLines:
-    """Raw lines that appeared since it was opened. Raises UnsupportedError when there is no log to read."""
+    """Raw lines that appeared since it was opened. Raises UnsupportedError if there is no log to read."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.num_overwritten = 0  # times that records were gone before they were read
+        self.num_overwritten = 0  # number of times that records were overwritten before they were read
         self._tail = b""
         try:
             mode = Path(path).stat().st_mode
-            # A FIFO is opened for writing too: otherwise it would end with its first writer.
+            # Open a FIFO for writing too: otherwise it would end with its first writer.
             access = os.O_RDWR if stat.S_ISFIFO(mode) else os.O_RDONLY
             self.fd = os.open(path, access | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         except OSError as error:
@@ -45,7 +45,7 @@ class KernelLines:
             self._skip_what_is_there()
 
     def read(self) -> list[bytes]:
-        """Complete lines, at most MAX_BATCH_BYTES of them. Raises UnsupportedError when the log is gone."""
+        """Complete lines, at most MAX_BATCH_BYTES of them. Raises UnsupportedError if the log is gone."""
         lines: list[bytes] = []
         size = 0
         while self.fd >= 0 and size < MAX_BATCH_BYTES:
@@ -69,19 +69,19 @@ class KernelLines:
     def _skip_what_is_there(self) -> None:
         try:
             os.lseek(self.fd, 0, os.SEEK_END)
-        except OSError as error:  # a terminal: containers make their console /dev/kmsg
+        except OSError as error:  # a terminal: in containers /dev/kmsg may be the console
             self.close()
             raise UnsupportedError(f"{self.path} is not a log: {error.strerror}") from error
 
     def _read_some(self) -> bytes | None:
         try:
             if not self.is_pollable and os.fstat(self.fd).st_size < os.lseek(self.fd, 0, os.SEEK_CUR):
-                os.lseek(self.fd, 0, os.SEEK_SET)  # the file was cut and written anew
+                os.lseek(self.fd, 0, os.SEEK_SET)  # the file was truncated and is written again
             return os.read(self.fd, _RECORD_BYTES) or None
         except BlockingIOError:
             return None
         except BrokenPipeError:
-            self.num_overwritten += 1  # the next read goes on behind the hole
+            self.num_overwritten += 1  # the next read continues after the gap
             return b""
         except OSError as error:
             self.close()
@@ -89,5 +89,5 @@ class KernelLines:
 
 
 def path_for(node: str, environ: Mapping[str, str]) -> str:
-    """Where this node's kernel log is."""
+    """Path of this node's kernel log."""
     return environ.get(VARIABLE, DEFAULT_PATH).replace("{node}", node)

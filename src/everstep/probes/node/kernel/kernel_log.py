@@ -1,6 +1,6 @@
-"""What the lines of the kernel log say: each recognised by `knowledge`, cause and consequence told apart.
+"""Alerts from lines of the kernel log: `knowledge` recognises each line, and separates causes from consequences.
 
-What nobody knows goes to the review queue and is never an alert. Not thread-safe; `agent.senses.ears` owns it.
+Unknown lines go to the review queue and are never an alert. Not thread-safe; `agent.senses.ears` owns it.
 """
 
 import dataclasses
@@ -24,18 +24,19 @@ from everstep.probes.node.kernel.oom_lines import OUT_OF_MEMORY, oom_alert
 from everstep.probes.node.kernel.strangers import strangers_among
 
 REPEATS_S = 24 * 3600.0
-"""How long Xid 13 and 31 are remembered: the same GPU again, and no other, points to the machine."""
+"""Time for which Xid 13 and 31 are remembered: if the same GPU fails again, and no other, the machine is the cause."""
 _CODE_OR_GPU = frozenset({"ES-G13", "ES-G31"})
 _MAX_RECENT = 256
 REVIEW_LIMIT_S = 1.0
-"""The queue's file may lie on the filesystem of which the kernel is just saying that it hangs."""
+"""The queue's file may be on the filesystem that hangs according to this very line."""
 
 COMPONENTS = KERNEL | {"neuron", "npu", "storage", "xpu"}
-"""What the kernel speaks of. A line that looks like a Python error is some program's that writes to the kernel log."""
+"""Components that the kernel reports on. A line that looks like a Python error comes from a program that writes to the
+kernel log."""
 
 
 class KernelLog:
-    """Lines in, alerts out. `rank_of` tells which rank a process of this node is."""
+    """Turns lines into alerts. `rank_of`: the rank of a process on this node."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class KernelLog:
     ) -> None:
         self._base = base
         self._engine = Kept(lambda: Engine(base.signatures), made=engine)
-        self._engine.get()  # now, and not with the first line, which may be the news of a fault
+        self._engine.get()  # load it now, not at the first line, which may report a fault
         self._rank_of = rank_of
         self._queue = queue
         self._bounded: Bounded[int] = Bounded()
@@ -55,7 +56,7 @@ class KernelLog:
         self._num_read = 0
 
     def take(self, lines: Sequence[bytes], now: float, source: str = SOURCE) -> list[Alert]:
-        """What these lines say, cause first."""
+        """Alerts from these lines, cause first."""
         found = self._match(lines, now)
         unknown = [finding for finding in found if finding.role is Role.UNKNOWN]
         self._review(unknown)
@@ -67,17 +68,17 @@ class KernelLog:
         return [alert for alert in made if alert is not None]
 
     def _stranger(self, finding: Finding) -> str:
-        """Whose line it is, where that is none of the run's processes and the program may be at fault: it says nothing
-        of our program, and does not count when the same device fails again."""
+        """The foreign process that a line is about, if a program may be at fault and none of the run's processes is;
+        else empty. Such a line does not concern our program, and does not count if the same device fails again."""
         if finding.blame != Blame.USER:
             return ""
         return strangers_among({each.pid for each in finding.occurrences}, self._rank_of)
 
     def _match(self, lines: Sequence[bytes], now: float) -> list[Finding]:
-        """A matcher of its own for each batch: it folds what repeats, and would fold for ever."""
+        """Findings of a batch. Each batch has its own matcher: a matcher folds repeated lines without end."""
         with self._engine.reading() as engine:
             matcher = Matcher(self._base, now=now, engine=engine)
-            matcher.may_prepare = False  # an agent answers meanwhile
+            matcher.may_prepare = False  # the agent must keep answering
             matcher.feed(SOURCE, b"\n".join(lines) + b"\n")
             findings = matcher.finish()
         if self._engine.is_large:
@@ -91,7 +92,7 @@ class KernelLog:
         return out
 
     def _settle(self, new: list[Finding], now: float) -> list[Finding]:
-        """The new ones judged together with what came shortly before: consequences know their cause."""
+        """Judge the new findings together with the recent ones, so that a consequence finds its cause."""
         mine = {finding.seq for finding in new}
         kept = [f for f in self._recent if now - (f.at or 0.0) <= _remembered_s(f)]
         self._recent = [*kept, *new][-_MAX_RECENT:]
@@ -126,11 +127,11 @@ class KernelLog:
         try:
             self._bounded.call("review queue", lambda: queue.add(unknown), REVIEW_LIMIT_S)
         except (EverstepError, OSError, TimeoutError):
-            self._queue = None  # a disk that is full or hangs must not be asked again at every line
+            self._queue = None  # a disk that is full or hangs must not be tried again at every line
 
 
 class LazyKernelLog:
-    """A `KernelLog` that loads the signatures with its first line: most sources of lines stay silent for ever."""
+    """A `KernelLog` that loads the signatures at its first line: most sources never produce a line."""
 
     def __init__(self) -> None:
         self._log: KernelLog | None = None
@@ -141,7 +142,7 @@ class LazyKernelLog:
 
 
 def severity_of(finding: Finding) -> str:
-    """ "fault", "error", "warning", or empty for what is not reported at all."""
+    """ "fault", "error" or "warning"; empty: not reported."""
     if finding.role is Role.RECOVERY:
         return ""
     if finding.severity is Severity.INFO:

@@ -1,6 +1,6 @@
 """Errors of main memory and machine checks: EDAC counters in /sys, the count of machine-check exceptions in /proc.
 
-Corrected errors are told when a module has many in an hour; an uncorrected one always is.
+Corrected errors are reported if a module has many in an hour; uncorrected ones always are.
 """
 
 import collections
@@ -13,14 +13,14 @@ from everstep.probes.sense import Counters, UnsupportedError, alert, names_in, r
 
 EVERY_S = 10.0
 CORRECTED_PER_HOUR = 10
-"""A good module has a handful per year, a failing one hundreds per hour."""
+"""A good module has a few per year, a failing one hundreds per hour."""
 _HOUR_S = 3600.0
 INTERRUPTS_EVERY_S = 60.0
-"""/proc/interrupts is long on a machine with many processors."""
+"""/proc/interrupts is long on a machine with many CPUs."""
 
 
 class Module(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory module, or a whole controller where modules are not told apart."""
+    """A memory module, or a whole controller if its modules are not counted separately."""
 
     name: str
     corrected: int | None
@@ -28,7 +28,7 @@ class Module(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_modules(folder: Path) -> list[Module]:
-    """Of a folder like /sys/devices/system/edac/mc."""
+    """Modules of a folder like /sys/devices/system/edac/mc."""
     modules = []
     for controller in names_in(folder):
         if not controller.startswith("mc"):
@@ -39,7 +39,7 @@ def read_modules(folder: Path) -> list[Module]:
             label = read_text(path / unit / "dimm_label") or unit
             corrected, uncorrected = (read_int(path / unit / f"dimm_{kind}_count") for kind in ("ce", "ue"))
             modules.append(Module(name=f"{controller}/{label}", corrected=corrected, uncorrected=uncorrected))
-        # The controller's own sums also count what could not be put down to a module.
+        # The controller's own sums also count errors that no module could be found for.
         modules.append(
             Module(
                 name=controller,
@@ -51,7 +51,7 @@ def read_modules(folder: Path) -> list[Module]:
 
 
 class MemoryErrors:
-    """The sense."""
+    """The sense for memory errors and machine checks."""
 
     name = "edac"
     every_s = EVERY_S
@@ -108,7 +108,7 @@ class MemoryErrors:
 
 
 def machine_checks(interrupts: str) -> int | None:
-    """Sum over all processors of the row MCE of /proc/interrupts; None without such a row."""
+    """Sum over all CPUs of the row MCE of /proc/interrupts; None without such a row."""
     for line in interrupts.splitlines():
         name, _, rest = line.strip().partition(":")
         if name == "MCE":

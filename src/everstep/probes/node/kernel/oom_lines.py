@@ -1,9 +1,8 @@
-"""Lines of the out-of-memory killer. The kernel log is the whole machine's: most processes in it are somebody
-else's.
+"""Lines of the out-of-memory killer. The kernel log covers the whole machine, so most processes in it are not of this
+run.
 
-A line about one of our ranks names the rank. It is on record only: whether a rank was ended by the killer is judged
-from its own end (`probes.oom`), at once, and also where pids differ by namespace; one kill must not become two
-incidents.
+A line about one of our ranks names the rank. It is a record only. Whether the killer ended a rank is judged from the
+rank's own exit (`probes.oom`): at once, and also if pids differ by namespace. One kill must not become two incidents.
 """
 
 import re
@@ -17,7 +16,7 @@ _VICTIM = re.compile(r"Killed process (\d{1,9})(?: \(([^)]{1,64})\))?|\bpid=(\d{
 
 
 def oom_alert(finding: Finding, now: float, source: str, rank_of: Callable[[int], int | None]) -> Alert | None:
-    """None for lines that name no victim: another line of the same kill does."""
+    """The alert; None if the line names no victim: another line of the same kill does."""
     match = _VICTIM.search(finding.text)
     if match is None:
         return None

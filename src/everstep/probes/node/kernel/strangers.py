@@ -1,7 +1,7 @@
-"""Whether a line of the kernel's log speaks of a process that is none of this run's: on a shared machine most are.
+"""Whether a kernel log line is about a process that is not of this run: on a shared machine most are not.
 
-Said only where it is certain. The process lives, and neither it nor one it descends from is a rank, this agent, or of
-any run of ours; and the kernel calls processes by the same numbers as we do.
+The answer is only given if certain. The process is alive; neither it nor an ancestor is a rank, this agent, or of any
+Everstep run; and the kernel uses the same pids as this process.
 """
 
 import os
@@ -14,7 +14,7 @@ _MOST_ANCESTORS = 64
 
 
 def strangers_among(pids: Iterable[str], rank_of: Callable[[int], int | None]) -> str:
-    """ "process 4711 (python)", of several the first; empty where one of them may be ours, or there is none."""
+    """ "process 4711 (python)", the first of several; empty if one of them may be ours, or there is none."""
     named = [_stranger(pid, rank_of) for pid in pids]
     return named[0] if named and all(named) else ""
 
@@ -25,7 +25,7 @@ def _stranger(pid: str, rank_of: Callable[[int], int | None]) -> str:
 
 
 def _is_no_rank(pid: int, rank_of: Callable[[int], int | None]) -> bool:
-    """False as well for what cannot be told: a process that ends while we look."""
+    """False also if unknown: a process that ends during the check."""
     for _ in range(_MOST_ANCESTORS):
         if pid == os.getpid() or rank_of(pid) is not None or _OURS in proc.read_or_nothing(f"/proc/{pid}/environ"):
             return False
