@@ -2,16 +2,16 @@
 
     python bench/agents.py [--agents 1000 4000 12500] [--seconds 30] [--deaths 1] [--json]
 
-Starts a controller as the launcher does, and plays launcher and agents: they connect and prove who they are, join,
-start their eight ranks, and report the progress of all of them every second, at moments spread over the second. The
+Starts a controller as the launcher does, and plays launcher and agents: they connect, authenticate, join,
+start their eight ranks, and report the progress of all of them every second, at times spread over the second. The
 agents live in one process (`bench/fleets/fleet.py`); their frames are those of the WebSocket protocol, and every
 answer is decoded. The controller gets one core, and everything else the others.
 
-Handling is measured by the controller (`/api/health`): from the moment when its loop begins to read what has arrived
-until the report is settled, that is recorded or kept aside. What the loop is late itself is `lag`. `record` is how long
-an agent waits for the acknowledgement of something that has to be on disk, twice a second, among all the reports.
-Then a rank of one agent dies: `told` is how long until that is on record, `stop` until the first and the last other
-agent is told to stop its ranks, `again` until all ranks run again.
+The controller measures handling (`/api/health`): from the moment when its loop begins to read what has arrived until
+the report is settled, that is recorded or held. `lag` is the delay of the loop itself. `record` is how long an agent
+waits for the acknowledgement of a message that has to be on disk, twice a second, among all the reports. Then a rank of
+one agent dies: `death` is the time until its exit is on record, `stop` and `last` until the first and the last other
+agent get the order to stop their ranks, `again` until all ranks run again.
 """
 
 import argparse
@@ -204,7 +204,7 @@ COLUMNS = {
     "fleet_us_per_report": ("fleet", "{:.0f} us"),
     "joined_s": ("joined", "{:.1f} s"),
     "forming_s": ("run", "{:.1f} s"),
-    "told_ms": ("told", "{:,.0f} ms"),
+    "told_ms": ("death", "{:,.0f} ms"),
     "first_stop_ms": ("stop", "{:,.0f} ms"),
     "last_stop_ms": ("last", "{:,.0f} ms"),
     "again_s": ("again", "{:.1f} s"),

@@ -1,15 +1,15 @@
-"""What reports cost a controller in processor time, whatever else the machine does: sockets, codec, brain and journal.
+"""CPU time that reports cost a controller, independent of other load: sockets, codec, brain and journal.
 
     python bench/reports.py [--agents 1000 4000 12500] [--rounds 20] [--json]
 
-One process: the controller's own loop, connections, queue, ledger and journal, and real sockets whose other ends are
-written by hand in between, which is not counted. All ranks of all nodes run; in each round every node reports progress
-once. Then, with the progress of all of them held, a rank of one node dies: `told` is the processor time until the first
-other node is told to stop, `all` until the last; what was held has gone to disk by then (settle_s is 0 here). A `turn`
-is what the loop does between two looks at its sockets and timers, in processor time of its thread: what it is late by
-its own doing.
+One process has the controller's own loop, connections, queue, ledger and journal, and real sockets. The bench writes to
+their other ends in between, which is not counted. All ranks of all nodes run; in each round every node reports progress
+once. Then, while the progress of all nodes is held, a rank of one node dies. `first stop` is the CPU time until the
+first other node gets its order to stop, `last stop` until the last one; the held reports are on disk by then (settle_s
+is 0 here). A `turn` is the work of the loop between two looks at its sockets and timers, in CPU time of its thread: the
+delay that the loop itself causes.
 
-Real processes and waits are in `bench/agents.py`; they say something of everstep where the machine has time for it.
+`bench/agents.py` has real processes and waits; its figures describe Everstep only on a machine with free CPU time.
 """
 
 import argparse
@@ -132,7 +132,7 @@ class Played:
         self.hear()
 
     def hear(self) -> int:
-        """What the peers were told: bytes."""
+        """Bytes that the peers received."""
         size = 0
         for client in self.clients:
             try:
@@ -221,9 +221,9 @@ COLUMNS = {
     "turn_p99_ms": ("turn p99", "{:.1f} ms"),
     "turn_ms": ("longest", "{:.1f} ms"),
     "held": ("held", "{:,}"),
-    "told_ms": ("told", "{:.0f} ms"),
-    "all_ms": ("all", "{:.0f} ms"),
-    "told_ms_wall": ("told, wall", "{:.0f} ms"),
+    "told_ms": ("first stop", "{:.0f} ms"),
+    "all_ms": ("last stop", "{:.0f} ms"),
+    "told_ms_wall": ("first stop, wall", "{:.0f} ms"),
     "loud_turn_ms": ("longest turn", "{:.0f} ms"),
 }
 
