@@ -14,7 +14,7 @@ from test_fabric_locate import FLOWS, LINKS, NAMES, PATHS, names
 from everstep.cli.main import main
 from everstep.fabric.locate.blame import blame
 from everstep.fabric.locate.loads import Load, Rate, loads_of
-from everstep.fabric.locate.observations import Counted, Link, Seen
+from everstep.fabric.locate.observations import Counted, Link, Seen, are_beside
 from everstep.fabric.locate.wire import Wire
 from everstep.fabric.probing.counting import Counting
 from everstep.fabric.readers.find import read_topology
@@ -250,6 +250,39 @@ def test_packets_that_busy_links_make_late_for_a_while_make_no_link_slow() -> No
     ]
     (fault,) = blame(late, NAMES, known).slow
     assert "n5 > leaf1" in names([fault])[0]
+
+
+def test_a_busy_minute_excuses_what_is_late_in_it_and_not_in_the_hour_after() -> None:
+    """All links were at 70 % in the first minute. A link that made a third late from then on was not named."""
+    slow, minutes = ("leaf0", "spine0"), 60
+    rates = tuple(Rate(bps=14e6 if at == 0 else 1e6, at=60.0 * at, seconds=60.0) for at in range(minutes))
+    known = {link: Load(rates=rates, capacity_bps=20e6) for link in LINKS}
+    for at in (0, 30):
+        seen = [
+            msgspec.structs.replace(
+                each,
+                at=60.0 * minute - 1.0,
+                seconds=58.0,
+                late=each.sent // 3 if slow in each.links and (minute == 0 or at) else 0,
+            )
+            for minute in range(at + 1)
+            for each in congested([], minute)
+        ]
+        verdict = blame(seen, NAMES, known)
+        assert names(verdict.slow) == ([{"leaf0 > spine0"}] if at else []), at
+
+
+def test_a_window_finds_its_own_readings_among_those_of_a_day() -> None:
+    """Also of hosts whose windows are of other lengths, come in any order, or have no time."""
+    draw = random.Random(5)
+    rates = tuple(
+        Rate(bps=draw.random(), at=draw.choice([None, 1e5 * draw.random()]), seconds=draw.choice([1.0, 10.0, 300.0]))
+        for _ in range(3000)
+    )
+    known = Load(rates=rates, capacity_bps=1.0)
+    for _ in range(200):
+        seen = Seen(nodes=("a", "b"), sent=9, bad=0, at=1e5 * draw.random(), seconds=draw.choice([1.0, 60.0]))
+        assert known.share_beside(seen) == max(rate.bps for rate in rates if are_beside(seen, rate))
 
 
 def test_probes_of_before_and_after_all_counters_are_not_compared_with_them() -> None:

@@ -22,7 +22,15 @@ import msgspec
 from everstep.fabric.locate.counted import Lossy, believed, lossy_wires
 from everstep.fabric.locate.likelihood import Row, gain_of, likeliest_rate
 from everstep.fabric.locate.limits import MIN_BAD, MIN_GAIN, Unjudged, judged
-from everstep.fabric.locate.loads import FullLink, Load, counted_meanwhile, full_on, own_lateness
+from everstep.fabric.locate.loads import (
+    FullLink,
+    Known,
+    Load,
+    counted_meanwhile,
+    full_on,
+    own_lateness,
+    share_of_traffic,
+)
 from everstep.fabric.locate.observations import Link, Seen, background, lateness, merged, usable
 
 NOISE = 1e-4
@@ -84,7 +92,8 @@ def blame(
     loads = believed(loads or {}, given)
     given = counted_meanwhile(given, loads)
     wires = lossy_wires(loads)
-    rows = _rows(given, loads)
+    groups = _groups(given, loads)
+    rows = [(row, full) for full, group in groups.items() for row in merged([group])]
     paths = [row for row, _ in rows]
     losing = {way: loads[way].lost_on_wire for wire in wires for way in wire.ways}
     model = _Model(paths, hosts, noise, [full for _, full in rows], losing)
@@ -94,12 +103,13 @@ def blame(
     late = lateness(row for row, full in rows if not full)
     usual = background(late)
     told = late if usual <= MOST_LATE else []
-    own = [own_lateness(row, loads) for row in told]
-    slow = _Model(told, hosts, max(LATE_NOISE, 3 * usual), own=own, bunch=_BUNCH)
+    calm, busy = groups.get(frozenset(), []), Known()
+    own = own_lateness(calm, loads, busy) if told else {}
+    slow = _Model(told, hosts, max(LATE_NOISE, 3 * usual), own=[own[row.nodes] for row in told], bunch=_BUNCH)
     delayed = [
         fault
         for fault in slow.faults(slow.explain())
-        if fault.rate >= LEAST_LATE and not _is_own_traffic(fault, paths, loads)
+        if fault.rate >= LEAST_LATE and not _is_own_traffic(fault, calm, loads, busy)
     ]
     unjudged, smallest_rate = judged(rows, loads, links, noise)
     return Verdict(
@@ -155,14 +165,14 @@ def _is_counted(fault: Fault, wires: Sequence[Lossy]) -> bool:
     return any(suspect.name in names for suspect in fault.suspects)
 
 
-def _rows(seen: Sequence[Seen], loads: Mapping[Link, Load]) -> list[tuple[Seen, frozenset[Link]]]:
-    """Of each path its windows in which the same links were full, added up. What it lost while none was is evidence as
-    ever, also against a link that is full at other times."""
+def _groups(seen: Sequence[Seen], loads: Mapping[Link, Load]) -> dict[frozenset[Link], list[Seen]]:
+    """Windows in which the same links were full. What was lost while none was is evidence as ever, also against a link
+    that is full at other times."""
     groups: dict[frozenset[Link], list[Seen]] = {}
     known: dict[tuple[Link, float | None, float], bool] = {}  # windows of one host end at the same time
     for each in seen:
         groups.setdefault(full_on(each, loads, known), []).append(each)
-    return [(row, full) for full, group in groups.items() for row in merged([group])]
+    return groups
 
 
 def _links_of(fault: Fault, paths: Sequence[Seen]) -> set[Link]:
@@ -171,11 +181,11 @@ def _links_of(fault: Fault, paths: Sequence[Seen]) -> set[Link]:
     return {link for link, known_as in on.items() if known_as & names}
 
 
-def _is_own_traffic(slow: Fault, paths: Sequence[Seen], loads: Mapping[Link, Load]) -> bool:
+def _is_own_traffic(slow: Fault, calm: Sequence[Seen], loads: Mapping[Link, Load], busy: Known) -> bool:
     """Whether traffic of one of these links can make so many packets late: there is a queue only while a link sends, so
     a packet that comes at any time meets one with a chance of at most the link's load."""
-    shares = [loads[link].share for link in _links_of(slow, paths) if link in loads]
-    return any(share is not None and slow.rate <= share for share in shares)
+    links = [link for link in _links_of(slow, calm) if link in loads]
+    return any(slow.rate <= share_of_traffic(link, calm, loads, busy) for link in links)
 
 
 def _doubted(fault: Fault, paths: Sequence[Seen], loads: Mapping[Link, Load]) -> Fault:

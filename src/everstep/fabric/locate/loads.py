@@ -5,11 +5,12 @@ a rate without a capacity excuses nothing.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from everstep.fabric.locate.observations import Counted, Link, Seen, are_beside
+from everstep.fabric.locate.observations import SLACK_S, Counted, Link, Seen, are_beside
 from everstep.fabric.locate.ports import is_impossible_rate
 from everstep.fabric.locate.wire import Wire, wire_of
 from everstep.fabric.topology.values import Topology
@@ -48,6 +49,11 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
     discards: int | None = None  # packets that the queue of the sending port dropped; of the other port: not known
 
 
+def _ended(rate: Rate) -> float:
+    """A window whose time is not known may have been at any."""
+    return -math.inf if rate.at is None else rate.at
+
+
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """One direction of a cable. None: not known."""
 
@@ -55,15 +61,22 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bps: float | None = None
     errors: int | None = None  # packets that the receiving port counted as damaged
     wire: Wire | None = None  # what its cable loses, by what both ports counted
+    longest_s: float = 0.0  # of its windows
+
+    def __post_init__(self) -> None:
+        """By time, so that those of one moment are found among those of a day."""
+        msgspec.structs.force_setattr(self, "rates", tuple(sorted(self.rates, key=_ended)))
+        msgspec.structs.force_setattr(self, "longest_s", max((rate.seconds for rate in self.rates), default=0.0))
 
     @property
     def bps(self) -> float | None:
         return max((rate.bps for rate in self.rates), default=None)
 
-    @property
-    def share(self) -> float | None:
-        """Of its capacity, in its fullest second."""
-        return None if self.bps is None or self.capacity_bps is None else self.bps / self.capacity_bps
+    def share_beside(self, seen: Seen) -> float:
+        """Of its capacity, in the fullest second of that time; what is not known takes nothing. Where there are no
+        windows of that time, the clock of one of the two hosts may have been set: any may have been of that time."""
+        rates = self._beside(seen) or self.rates
+        return max((rate.bps for rate in rates), default=0.0) / self.capacity_bps if self.capacity_bps else 0.0
 
     @property
     def lost_on_wire(self) -> float:
@@ -84,7 +97,12 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         return self._is_full(beside)
 
     def _beside(self, seen: Seen) -> list[Rate]:
-        return [rate for rate in self.rates if are_beside(seen, rate)]
+        if seen.at is None:
+            return list(self.rates)
+        always = bisect_right(self.rates, -math.inf, key=_ended)
+        begin = bisect_left(self.rates, seen.at - seen.seconds - SLACK_S, lo=always, key=_ended)
+        end = bisect_right(self.rates, seen.at + SLACK_S + self.longest_s, lo=begin, key=_ended)
+        return [*self.rates[:always], *(rate for rate in self.rates[begin:end] if are_beside(seen, rate))]
 
     def _is_full(self, rates: Sequence[Rate]) -> bool | None:
         if self.capacity_bps is None or not rates:
@@ -148,11 +166,36 @@ def _touches(seen: Seen, begin: float, end: float) -> bool:
     return seen.at is not None and seen.at > begin and seen.at - seen.seconds < end
 
 
-def own_lateness(seen: Seen, loads: Mapping[Link, Load]) -> float:
-    """The share of its packets that traffic on its busy links makes late, at most, where none of them is slow: there is
-    a queue only while a link sends."""
-    shares = [loads[link].share or 0.0 for link in seen.links if link in loads]
-    return 1.0 - math.prod(1.0 - min(1.0, share) for share in shares if share >= _BUSY)
+Known = dict[tuple[Link, float | None, float], float]
+"""Link and window to how full the link was then."""
+
+
+def own_lateness(windows: Iterable[Seen], loads: Mapping[Link, Load], known: Known) -> dict[tuple[str, ...], float]:
+    """Of each path the share of its packets that traffic on its busy links makes late, at most, where none of them is
+    slow: there is a queue only while a link sends. Traffic of another time makes no packet late."""
+    late: dict[tuple[str, ...], float] = {}
+    came: dict[tuple[str, ...], int] = {}
+    for each in windows:
+        shares = [_share(link, each, loads, known) for link in each.links if link in loads]
+        own = 1.0 - math.prod(1.0 - min(1.0, share) for share in shares if share >= _BUSY)
+        late[each.nodes] = late.get(each.nodes, 0.0) + own * (each.sent - each.bad)
+        came[each.nodes] = came.get(each.nodes, 0) + each.sent - each.bad
+    return {nodes: late[nodes] / num for nodes, num in came.items() if num > 0}
+
+
+def share_of_traffic(link: Link, windows: Iterable[Seen], loads: Mapping[Link, Load], known: Known) -> float:
+    """How full a link was when packets crossed it, in the mean over them; 0: not known."""
+    over = [each for each in windows if link in each.links]
+    came = sum(each.sent - each.bad for each in over)
+    busy = sum(_share(link, each, loads, known) * (each.sent - each.bad) for each in over)
+    return busy / came if came else 0.0
+
+
+def _share(link: Link, seen: Seen, loads: Mapping[Link, Load], known: Known) -> float:
+    key = (link, seen.at, seen.seconds)
+    if key not in known:
+        known[key] = loads[link].share_beside(seen)
+    return known[key]
 
 
 class _Ends(msgspec.Struct, frozen=True):
