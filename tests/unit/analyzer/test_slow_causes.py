@@ -2,6 +2,7 @@
 
 import random
 
+import msgspec
 import pytest
 
 from everstep.analyzer.observations.records import RankTiming
@@ -192,6 +193,22 @@ def test_a_sleep_is_named_where_waiting_for_others_cannot_be_told_from_computing
     assert (found.code, found.rank) == ("ES-S10", 2)
     assert "sleeps on a timer" in found.says
     assert find_grown(_asleep(5, seed, 0.035), _asleep(9, seed + 100, 0.03), 4) is None
+
+
+@pytest.mark.parametrize("part", ["cpu_s", "fsync"])
+def test_who_sleeps_until_another_rank_is_done_is_not_named(part):
+    """It asks for a file again and again, which rank 1 writes later than before."""
+    late = [
+        [
+            msgspec.structs.replace(t, cpu_s=0.11)
+            if t.rank == 1 and part == "cpu_s"
+            else msgspec.structs.replace(t, held={**t.held, **({"fsync": 0.05} if t.rank == 1 else {})})
+            for t in timings
+        ]
+        for timings in _asleep(5, 1, 0.09)
+    ]
+    found = find_grown(late, _asleep(9, 101, 0.03), 4)
+    assert found is None or found.rank == 1
 
 
 def test_who_sleeps_while_a_device_computes_is_not_named():

@@ -41,6 +41,9 @@ CHANCE = 0.25
 RUNS = 0.5
 """Share of a step in which the other ranks run or wait for a CPU; below it a device may compute meanwhile."""
 
+WAITED_FOR = 0.5
+"""Of what a rank sleeps longer: if another has so much more to do, it may be waiting for that one."""
+
 SURE_SHARE, SURE_VOTES = 0.25, 3
 """Share of a step: if a quota stops a rank for this long it is not chance, and its rounds take longer too."""
 
@@ -49,6 +52,9 @@ _LOCK_KINDS = (FUTEX, FILE_LOCK)
 _NO_FILES = (*_LOCK_KINDS, SWAP, RECLAIM, GROUP_RECLAIM, TIMER)
 _SEEN = (_FILES, _LOCKS, _TIMER)
 """From each sleep that the kernel reported (eBPF), not from samples."""
+
+_IDLE = (_TIMER, _OWN)
+"""Of these a thread may also wait for another rank, in a way that no collective shows."""
 
 _COUNTED = (_QUOTA, *_SEEN)
 _ON_DISK = ("ES-S07", "waits for a disk or a server of files", "what it reads or writes is as slow from elsewhere")
@@ -104,11 +110,35 @@ def every_grown(
             continue
         find = _by_votes if is_counted else _by_means
         found = find(part, rounds, usual_rounds, min_votes)
-        if found is not None:
+        if found is not None and not (part in _IDLE and _may_wait_for_another(found, rounds, usual_rounds)):
             now_s, usual_s, others_s = found.now_s, found.usual_s, found.others_s
             figures = f"for {_ms(now_s)} per step, usually {_ms(usual_s)}, the others {_ms(others_s)}"
             says = f"rank {found.rank} {what} {figures}"
             yield Grown(code=code, rank=found.rank, now_s=now_s, usual_s=usual_s, says=says, cure=cure)
+
+
+def _may_wait_for_another(
+    found: _Excess, rounds: Sequence[Sequence[RankTiming]], usual_rounds: Sequence[Sequence[RankTiming]]
+) -> bool:
+    """Whether another rank has more to do by as much: who sleeps until a file of that rank is there waits for it."""
+    now, usual = _busy(rounds), _busy(usual_rounds)
+    grown = [
+        statistics.fmean(now[rank]) - statistics.median(usual[rank])
+        for rank in now
+        if rank != found.rank and rank in usual
+    ]
+    return max(grown, default=0.0) >= WAITED_FOR * (found.now_s - found.usual_s)
+
+
+def _busy(rounds: Sequence[Sequence[RankTiming]]) -> dict[int, list[float]]:
+    """By rank, seconds per step in which its thread ran, or waited for a disk or a lock. Not for a CPU: that varies by
+    itself, and a rank that waits longer for one is named before."""
+    found: dict[int, list[float]] = {}
+    for t in (each for timings in rounds for each in timings):
+        if t.cpu_s is not None:
+            held_s = sum(s for kind, s in (t.held or {}).items() if kind != TIMER)
+            found.setdefault(t.rank, []).append(t.cpu_s + max(t.io_s or 0.0, held_s))
+    return found
 
 
 def _by_votes(
