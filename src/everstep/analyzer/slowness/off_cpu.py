@@ -51,13 +51,13 @@ class Taker(msgspec.Struct, frozen=True):
 
 
 class Sleep(msgspec.Struct, frozen=True):
-    """Long sleeps of a thread at one place, or other work of it in the kernel."""
+    """Long sleeps of a thread at one place, or time that it spent in the kernel instead of on its own work."""
 
     kind: str
     total_s: float
     count: int
     most_s: float
-    path: str = ""  # path of the file, up to its mount
+    path: str = ""  # path of the file, with its mount
     waker: int = 0  # process that ended the sleep by a system call; 0: none, or unknown
     waker_name: str = ""
 

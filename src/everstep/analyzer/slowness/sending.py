@@ -36,7 +36,7 @@ EXPLAINS = 0.6
 
 class SlowLink(msgspec.Struct, frozen=True, kw_only=True):
     rank: int  # the sender
-    send_s: float  # per step, while its data was on its way
+    send_s: float  # seconds per step during which its data was on its way
     usual_s: float
     step_s: float
     usual_step_s: float

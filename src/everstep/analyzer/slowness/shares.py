@@ -33,7 +33,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     compute_s: dict[int, dict[int, float]]
     places: dict[int, tuple[int, int]] = {}  # rank -> stage, pipeline
     notes: tuple[str, ...] = ()
-    unit: str = "step"  # the unit of `compute_s` keys; a live run gives means of rounds
+    unit: str = "step"  # what the keys of `compute_s` count; "round" in a live run
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):

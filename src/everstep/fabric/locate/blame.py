@@ -1,17 +1,17 @@
-"""The fewest faults that explain the losses, by likelihood.
+"""Finds the fewest faults that explain the losses, by likelihood.
 
-Each hypothesis is a set of links that lose packets at one rate: one direction of a cable, a cable, a switch, a host.
-The one under which the losses are most likely is taken, then the next beside it, until no other explains much more.
-A clean path speaks against everything on it as loudly as it had packets, so nothing has to be exonerated by hand.
-Hypotheses under which the data are about as likely cannot be told apart: all of them are named.
+A hypothesis is a set of links that lose packets at one rate: one direction of a cable, a cable, a switch, a host. The
+search adds the hypothesis that makes the losses most likely, then the next one, until no further one explains much
+more. A clean path counts against everything on it, in proportion to its packets, so no extra rule has to exonerate a
+link. Hypotheses of about equal likelihood cannot be distinguished: the verdict names all of them.
 
-A link that its own traffic fills loses packets in its queue, in bursts that hit some paths and not others. What a path
-over it loses, while it is full, may be the queue's up to `QUEUE_LOSS`: the likelihood takes whatever share of that fits
-best. So it speaks for a fault only beyond that, and against one that should have lost more. A link of which too little
-else is known is not judged (`limits.py`).
+A link that is full of its own traffic loses packets in its queue, in bursts that hit some paths and not others. While a
+link is full, its queue may lose up to `QUEUE_LOSS` of a path's packets; the likelihood uses the share that fits best.
+So such a path is evidence for a fault only beyond that share, and against a fault that should have lost more. A link
+with too little other evidence is not judged (`limits.py`).
 
-What two ports counted says of the cable between them what no probe can while it is full (`wire.py`). Such losses are
-known before probes are looked at, and explain what they explain.
+While a cable is full, probes cannot show what the cable itself loses; the counters of its two ports can (`wire.py`).
+These losses are known before the probes are judged, and explain their part of the lost probes.
 """
 
 import math
@@ -34,21 +34,21 @@ from everstep.fabric.locate.loads import (
 from everstep.fabric.locate.observations import Link, Seen, background, lateness, merged, usable
 
 NOISE = 1e-4
-"""Share of packets that a healthy network loses. Losses that this explains are none."""
+"""Share of packets that a healthy network loses. Losses that this rate explains do not count."""
 LATE_NOISE = 2e-3
-"""Share of packets that come late in a healthy network: processes wait for a processor. Or three times what the median
-path shows, if that is more."""
+"""Share of packets that come late in a healthy network, because processes wait for a CPU. If three times the share of
+the median path is more, that is used."""
 LEAST_LATE = 0.05
-"""A link that makes fewer packets late is not slow: a process that waits 0.25 s for a processor in a window of ten
-seconds makes 2.5 % of its packets late."""
+"""A link that makes a smaller share of packets late is not slow: a process that waits 0.25 s for a CPU in a window of
+ten seconds makes 2.5 % of its packets late."""
 MOST_LATE = 0.25
-"""Where half of the paths have more late packets, which link is slow is not known."""
+"""If the median path has a larger share of late packets, the slow link cannot be found."""
 _BUNCH = 5
-"""Packets of a flow that are sent at once, when its host wakes up: one queue makes all of them late."""
+"""Packets of a flow that a host sends at one wake-up: one queue makes all of them late."""
 QUEUE_LOSS = 0.25
-"""Share that a full queue may lose in some seconds: it was 15 % where TCP filled links, and 8 % over ten seconds."""
+"""Share of packets that a full queue may lose for some seconds: 15 % where TCP filled links, 8 % over ten seconds."""
 _ALIKE = 3.0
-"""Log likelihoods that differ by less (a factor of 20) cannot be told apart."""
+"""Hypotheses with log likelihoods that differ by less (a factor of 20) cannot be distinguished."""
 _MOST_FAULTS = 8
 _ROUNDS = 4
 _KINDS = {"link": 0, "cable": 1, "switch": 2, "host": 2}
@@ -60,23 +60,23 @@ class Suspect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    suspects: tuple[Suspect, ...]  # more than one: they cannot be told apart
-    rate: float  # of packets that it loses, or delays
-    confidence: float  # that it is one of these, among all hypotheses
+    suspects: tuple[Suspect, ...]  # more than one: they cannot be distinguished
+    rate: float  # share of packets that it loses or delays
+    confidence: float  # probability that it is one of these, among all hypotheses
     bad: int  # packets on its paths that were lost, or late
-    counted: int = 0  # not by probes: packets that left its one port, of which `bad` did not come to the other
-    may_be_full: bool = False  # its packets are late, and how full it is is not known: a full link looks the same
+    counted: int = 0  # from ports, not probes: packets that one port sent; `bad` of them did not reach the other
+    may_be_full: bool = False  # its packets are late and its load is unknown: a full link would look the same
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    faults: tuple[Fault, ...]  # what loses packets
-    slow: tuple[Fault, ...]  # what makes packets late
-    full: tuple[FullLink, ...]  # what is lost there is no fault
-    is_all_late: bool  # too many paths have late packets to say what makes them late
-    unexplained: int  # lost packets beside these faults and noise
-    impossible: dict[str, int]  # host -> reports of it that cannot be
-    unjudged: tuple[Unjudged, ...]  # links of which a loss would not have been seen: neither healthy nor broken
-    smallest_rate: float  # what is seen on each of the other links, in 19 of 20 such windows
+    faults: tuple[Fault, ...]  # parts that lose packets
+    slow: tuple[Fault, ...]  # parts that make packets late
+    full: tuple[FullLink, ...]  # losses on these links are no fault
+    is_all_late: bool  # too many paths have late packets to find the slow link
+    unexplained: int  # lost packets beyond these faults and noise
+    impossible: dict[str, int]  # host -> number of its impossible reports
+    unjudged: tuple[Unjudged, ...]  # links on which a loss would not have been seen: neither healthy nor broken
+    smallest_rate: float  # loss that is seen on every other link, in 19 of 20 such windows
 
 
 def blame(
@@ -87,7 +87,7 @@ def blame(
     *,
     noise: float = NOISE,
 ) -> Verdict:
-    """`loads`: how full each link was, and when, where that is known. `links`: all there are, probed or not."""
+    """Judge these observations. `loads`: the known loads of links over time. `links`: all links, probed or not."""
     given, impossible = usable(seen)
     loads = believed(loads or {}, given)
     given = counted_meanwhile(given, loads)
@@ -132,7 +132,7 @@ def _counted(wire: Lossy) -> Fault:
 
 
 def _both_ways(faults: Sequence[Fault]) -> tuple[Fault, ...]:
-    """Two ways of one cable are one fault, also where ports have named the one and probes the other."""
+    """Joins faults on the two directions of a cable, also if ports named one direction and probes the other."""
     found = list[Fault]()
     for fault in faults:
         link = _only_link(fault)
@@ -152,7 +152,7 @@ def _both_ways(faults: Sequence[Fault]) -> tuple[Fault, ...]:
 
 
 def _only_link(fault: Fault) -> Link | None:
-    """Where it is one way of a cable, and nothing else may be."""
+    """The link, if the only suspect is one direction of a cable; else None."""
     if len(fault.suspects) != 1 or fault.suspects[0].kind != "link":
         return None
     one, _, other = fault.suspects[0].name.partition(" > ")
@@ -160,16 +160,16 @@ def _only_link(fault: Fault) -> Link | None:
 
 
 def _is_counted(fault: Fault, wires: Sequence[Lossy]) -> bool:
-    """Whether it is a cable that its ports have named."""
+    """Whether port counters have already named this cable."""
     names = {name for wire in wires for way in wire.ways for name in (" > ".join(way), cable_of(way))}
     return any(suspect.name in names for suspect in fault.suspects)
 
 
 def _groups(seen: Sequence[Seen], loads: Mapping[Link, Load]) -> dict[frozenset[Link], list[Seen]]:
-    """Windows in which the same links were full. What was lost while none was is evidence as ever, also against a link
-    that is full at other times."""
+    """Groups of windows in which the same links were full. Losses while no link was full are normal evidence, also
+    against a link that is full at other times."""
     groups: dict[frozenset[Link], list[Seen]] = {}
-    known: dict[tuple[Link, float | None, float], bool] = {}  # windows of one host end at the same time
+    known: dict[tuple[Link, float | None, float], bool] = {}  # a cache: windows of one host end together
     for each in seen:
         groups.setdefault(full_on(each, loads, known), []).append(each)
     return groups
@@ -182,14 +182,14 @@ def _links_of(fault: Fault, paths: Sequence[Seen]) -> set[Link]:
 
 
 def _is_own_traffic(slow: Fault, calm: Sequence[Seen], loads: Mapping[Link, Load], busy: Known) -> bool:
-    """Whether traffic of one of these links can make so many packets late: there is a queue only while a link sends, so
-    a packet that comes at any time meets one with a chance of at most the link's load."""
+    """Whether the traffic of one of these links can make so many packets late. A link has a queue only while it sends,
+    so the chance that a packet meets a queue is at most the link's load."""
     links = [link for link in _links_of(slow, calm) if link in loads]
     return any(slow.rate <= share_of_traffic(link, calm, loads, busy) for link in links)
 
 
 def _doubted(fault: Fault, paths: Sequence[Seen], loads: Mapping[Link, Load]) -> Fault:
-    """Whether a full link would look the same, as far as is known."""
+    """The fault with `may_be_full` set: whether a full link would look the same, as far as is known."""
     links = _links_of(fault, paths)
     over = [path for path in paths if not links.isdisjoint(path.links)]
     late, lost = sum(path.late for path in over), sum(path.bad for path in over)
@@ -205,7 +205,7 @@ def _doubted(fault: Fault, paths: Sequence[Seen], loads: Mapping[Link, Load]) ->
 
 
 class _Chosen(msgspec.Struct, frozen=True):
-    number: int  # of the hypothesis
+    number: int  # number of the hypothesis
     rate: float
 
 
@@ -222,8 +222,8 @@ class _Model:
         own: Sequence[float] = (),
         bunch: int = 1,
     ) -> None:
-        """`full`: of each path the links that were full meanwhile; empty: none was. `losing`: what is known to. `own`:
-        of each path the share of bad packets for which traffic alone may account. `bunch`: as many are bad together."""
+        """`full`: for each path, the links that were full meanwhile. `losing`: known loss rates of links. `own`: for
+        each path, the share of bad packets that traffic alone may explain. `bunch`: packets that go bad together."""
         self._paths = paths
         self._own = own or [0.0] * len(paths)
         self._least_gain = MIN_GAIN * bunch
@@ -242,7 +242,7 @@ class _Model:
                 self._full.setdefault(link, set()).add(number)
 
     def _fit_lost(self, chosen: Sequence[_Chosen]) -> dict[Link, float]:
-        """What full links lose, most likely, beside these faults."""
+        """The likeliest loss rate of each full link, beside these faults."""
         rates = dict.fromkeys(self._full, 0.0)
         for _ in range(_ROUNDS if self._full else 0):
             for link, over in self._full.items():
@@ -252,8 +252,8 @@ class _Model:
         return rates
 
     def explain(self) -> list[_Chosen]:
-        """Adds the best one, then looks again at each of them beside the others: with two faults, the first choice may
-        have been a switch that has both."""
+        """Adds the best hypothesis, then checks each chosen one again beside the others: with two faults, the first
+        choice may have been the switch that has both."""
         chosen: list[_Chosen] = []
         seen: set[frozenset[int]] = set()
         while len(chosen) < _MOST_FAULTS:
@@ -296,13 +296,13 @@ class _Model:
         return scored
 
     def _passing(self, chosen: Sequence[_Chosen]) -> list[tuple[float, float]]:
-        """Probability that a packet of each path comes, at least and at most: full queues may lose much or nothing."""
+        """For each path, bounds on the probability that a packet arrives: full queues may lose much or nothing."""
         least = self._coming(chosen, dict.fromkeys(self._full, QUEUE_LOSS))
         least = [max(1e-6, coming * (1.0 - own)) for coming, own in zip(least, self._own, strict=True)]
         return list(zip(least, self._coming(chosen, {}), strict=True))
 
     def _coming(self, chosen: Sequence[_Chosen], queues: Mapping[Link, float]) -> list[float]:
-        """Probability that a packet of each path comes, where these links lose so much in their queues."""
+        """For each path, the probability that a packet arrives if these queues lose these shares."""
         coming = list(self._usual)
         for link, rate in queues.items():
             for path in self._full[link]:
@@ -318,7 +318,8 @@ class _Model:
         return tuple(fault for fault in found if not self._is_part(fault, named))
 
     def _is_part(self, fault: Fault, named: set[str]) -> bool:
-        """One way of a cable that is named itself: a cable that loses more one way than the other is one fault."""
+        """Whether all suspects are single directions of cables that are named themselves: a cable that loses more in
+        one direction than in the other is one fault."""
         links = {f"{one} > {other}": cable_of((one, other)) for one, other in self._on}
         return all(links.get(suspect.name) in named for suspect in fault.suspects)
 
@@ -342,7 +343,7 @@ class _Model:
         return self._hypotheses[number][0]
 
     def _plainest(self, alike: list[int], best: int) -> list[int]:
-        """A cable, a switch or a host is not named beside one link of it that explains as much: less is broken then."""
+        """Drops a cable, switch or host if one of its links explains as much: the smaller fault is likelier."""
         covered = self._hypotheses[best][1]
         smaller = [number for number in alike if self._hypotheses[number][1] < covered]
         return [number for number in alike if number == best or number in smaller or not self._contains(number, best)]
@@ -351,7 +352,7 @@ class _Model:
         return self._hypotheses[larger][1] > self._hypotheses[smaller][1]
 
     def _best_rate(self, covered: Set[int], passing: Sequence[tuple[float, float]]) -> tuple[float, float]:
-        """Rate of loss that makes what was seen most likely, and by how much more likely than without the fault."""
+        """The loss rate that makes the observations most likely, and the gain in log likelihood over no fault."""
         rows = [Row(self._paths[path].sent, self._paths[path].bad, *passing[path]) for path in covered]
         rate = likeliest_rate(rows)
         return rate, gain_of(rows, rate)
@@ -382,7 +383,7 @@ def cable_of(link: Link) -> str:
 
 
 def _hypotheses(on: dict[Link, set[int]], hosts: frozenset[str]) -> list[tuple[tuple[Suspect, ...], frozenset[int]]]:
-    """Each set of paths once, with every hypothesis that covers exactly these."""
+    """Each set of paths once, with all suspects that cover exactly these paths."""
     found: dict[frozenset[int], list[Suspect]] = {}
 
     def add(kind: str, name: str, links: Iterable[Link]) -> None:

@@ -14,8 +14,8 @@ _STEPS = 22
 
 
 class Row(NamedTuple):
-    """Packets of one path, and bounds on the probability that a packet arrives without the fault. 0 < least <= most <
-    1, sent > 0."""
+    """Packets of one path, and bounds on the probability that a packet arrives there if there is no fault. 0 < least <=
+    most < 1, sent > 0."""
 
     sent: int
     bad: int

@@ -1,7 +1,7 @@
-"""How full each link is: what the ports at its ends counted, beside what it can carry.
+"""How full each link is: the counters of its two ports, against its capacity.
 
-A full link loses what does not fit into its queue, and that is no fault of its cable. Full is only what is known to be:
-a rate without a capacity excuses nothing.
+A full link drops what does not fit into its queue; that is no fault of its cable. A link counts as full only if that is
+known: a rate without a capacity excuses no loss.
 """
 
 import math
@@ -16,55 +16,55 @@ from everstep.fabric.locate.wire import Wire, wire_of
 from everstep.fabric.topology.values import Topology
 
 FULL = 0.9
-"""Of the capacity, over a second. Headers and gaps between packets are in no byte counter: TCP alone gives 95 %."""
+"""Share of the capacity, over a second. No byte counter has headers and gaps between packets: TCP alone gives 95 %."""
 
 _BUSY = 0.6
-"""Of the capacity, in its fullest second. Such a link may have been full for a good part of it; another hardly."""
+"""Share of the capacity, in the fullest second. From here on, a link may have been full for much of it."""
 
 MOST_GAP_S = 2.5
-"""A port that was not read for longer may have been full meanwhile."""
+"""If a port was not read for longer, it may have been full meanwhile."""
 
 _BEGUN_S = 30.0
-"""Probes and counters are begun one after the other, and print their last lines so: for that long, and for a window of
-the counters, one may run without the other. What probes of other times lost is not passed over."""
+"""Probes and counters start one after the other, and print their last lines so: for this time, plus one window of the
+counters, one may run without the other. Probes lost at other times still count."""
 
 _PRINTED_S = 0.2
-"""So long after the last reading a window of probes may end: clocks differ."""
+"""A window of probes may end this long after the last reading: clocks differ."""
 
 _DAMAGE = ("rx_crc_errors", "rx_frame_errors", "symbol_error", "port_rcv_errors")
 _DISCARDS = ("port_xmit_discards", "SAI_PORT_STAT_IF_OUT_DISCARDS")
-"""Of the whole port. tx_dropped of Linux is not one of them: it leaves out what the queue drops."""
+"""Counters of the whole port. Linux's tx_dropped is not one of them: it leaves out drops of the queue."""
 
 _QUEUE_DROPS = ("qdisc_drops",)
-"""Of the kernel's queue alone: none there may still be some in the NIC, or below a virtual machine."""
+"""Counters of the kernel's queue only. The NIC, or the host of a virtual machine, may drop packets too."""
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one window of one of the two ports."""
+    """Rate in one window of one of the two ports."""
 
     bps: float  # bit/s, in the fullest second
-    gap_s: float = 0.0  # the longest time in which nobody looked
-    at: float | None = None  # when it ended; None: at any time
+    gap_s: float = 0.0  # longest time between two readings
+    at: float | None = None  # end of the window; None: may be any time
     seconds: float = 0.0
-    discards: int | None = None  # packets that the queue of the sending port dropped; of the other port: not known
+    discards: int | None = None  # packets that the sending port's queue dropped; None: unknown, as for the other port
 
 
 def _ended(rate: Rate) -> float:
-    """A window whose time is not known may have been at any."""
+    """End of a window, for sorting; a window of unknown time may be of any time."""
     return -math.inf if rate.at is None else rate.at
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """One direction of a cable. None: not known."""
+    """Load of one direction of a cable. None: unknown."""
 
     rates: tuple[Rate, ...] = ()
     capacity_bps: float | None = None
     errors: int | None = None  # packets that the receiving port counted as damaged
-    wire: Wire | None = None  # what its cable loses, by what both ports counted
-    longest_s: float = 0.0  # of its windows
+    wire: Wire | None = None  # loss of its cable, from the counters of both ports
+    longest_s: float = 0.0  # length of its longest window
 
     def __post_init__(self) -> None:
-        """By time, so that those of one moment are found among those of a day."""
+        """Sort by time, so that the rates of one moment are found among those of a day."""
         msgspec.structs.force_setattr(self, "rates", tuple(sorted(self.rates, key=_ended)))
         msgspec.structs.force_setattr(self, "longest_s", max((rate.seconds for rate in self.rates), default=0.0))
 
@@ -73,24 +73,24 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         return max((rate.bps for rate in self.rates), default=None)
 
     def share_beside(self, seen: Seen) -> float:
-        """Of its capacity, in the fullest second of that time; what is not known takes nothing. Where there are no
-        windows of that time, the clock of one of the two hosts may have been set: any may have been of that time."""
+        """Share of the capacity in the fullest second of that time; 0 if unknown. If there are no windows of that time,
+        the clock of a host may have been set, so any window may be of that time."""
         rates = self._beside(seen) or self.rates
         return max((rate.bps for rate in rates), default=0.0) / self.capacity_bps if self.capacity_bps else 0.0
 
     @property
     def lost_on_wire(self) -> float:
-        """As far as is known."""
+        """Known loss rate of the cable; 0 if unknown."""
         return 0.0 if self.wire is None else max(0.0, self.wire.rate)
 
     @property
     def is_full(self) -> bool | None:
-        """In any of the windows."""
+        """Whether it was full in any window; None: unknown."""
         return self._is_full(self.rates)
 
     def is_full_beside(self, seen: Seen) -> bool | None:
-        """In the windows of that time. Where there are none, the clock of one of the two hosts may have been set: any
-        may have been of that time."""
+        """Whether it was full in the windows of that time; None: unknown. If there is no such window, the clock of a
+        host may have been set, so any window may be of that time."""
         beside = self._beside(seen)
         if not beside:
             return self._is_full(self.rates) or None
@@ -112,8 +112,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         return None if any(rate.gap_s > MOST_GAP_S for rate in rates) else False
 
     def explains_losses(self, seen: Seen) -> bool:
-        """Its queue may have lost some of these packets, and nothing says that its cable did. A queue that is known to
-        have dropped some explains it also where the link was full for less than a second."""
+        """Whether its queue may have lost some of these packets, with no evidence against its cable. A queue that
+        dropped packets explains losses even if the link was full for less than a second."""
         dropped = [rate.discards for rate in self._beside(seen) or self.rates if rate.discards is not None]
         if self.errors or (dropped and not any(dropped)):
             return False
@@ -124,15 +124,15 @@ class FullLink(msgspec.Struct, frozen=True, kw_only=True):
     link: str  # "leaf0 > spine1"
     bps: float
     capacity_bps: float
-    rate: float  # of packets of probes, lost in its queue or by its cable
-    cable_rate: float | None = None  # lost by its cable, by what both ports counted; None: not known
-    cable_most: float | None = None  # no more than that
+    rate: float  # share of probes lost in its queue or by its cable
+    cable_rate: float | None = None  # share lost by its cable, from the counters of both ports; None: unknown
+    cable_most: float | None = None  # upper bound of `cable_rate`
 
 
 def full_on(
     seen: Seen, loads: Mapping[Link, Load], known: dict[tuple[Link, float | None, float], bool] | None = None
 ) -> frozenset[Link]:
-    """The links of this path that were full meanwhile. `known`: of other paths, so that it is found out once."""
+    """The links of this path that were full meanwhile. `known`: a cache that is shared with other paths."""
     known = {} if known is None else known
     full = []
     for link in seen.links:
@@ -145,8 +145,8 @@ def full_on(
 
 
 def counted_meanwhile(seen: Sequence[Seen], loads: Mapping[Link, Load]) -> list[Seen]:
-    """Without windows of just before the first reading of any port, and just after the last one: how full links were
-    then is not known. A host that has no others has another clock."""
+    """Drops windows just before the first and just after the last reading of any port: the loads of that time are
+    unknown. A host that has only such windows keeps them: it has another clock."""
     rates = [rate for load in loads.values() for rate in load.rates]
     ends = [rate.at for rate in rates if rate.at is not None]
     if not ends or len(ends) < len(rates):
@@ -167,12 +167,12 @@ def _touches(seen: Seen, begin: float, end: float) -> bool:
 
 
 Known = dict[tuple[Link, float | None, float], float]
-"""Link and window to how full the link was then."""
+"""Cache: link and window -> share of its capacity that the link carried then."""
 
 
 def own_lateness(windows: Iterable[Seen], loads: Mapping[Link, Load], known: Known) -> dict[tuple[str, ...], float]:
-    """Of each path the share of its packets that traffic on its busy links makes late, at most, where none of them is
-    slow: there is a queue only while a link sends. Traffic of another time makes no packet late."""
+    """For each path, the largest share of packets that traffic on its busy links makes late if no link is slow: a link
+    has a queue only while it sends. Traffic of another time makes no packet late."""
     late: dict[tuple[str, ...], float] = {}
     came: dict[tuple[str, ...], int] = {}
     for each in windows:
@@ -184,7 +184,7 @@ def own_lateness(windows: Iterable[Seen], loads: Mapping[Link, Load], known: Kno
 
 
 def share_of_traffic(link: Link, windows: Iterable[Seen], loads: Mapping[Link, Load], known: Known) -> float:
-    """How full a link was when packets crossed it, in the mean over them; 0: not known."""
+    """Mean share of its capacity that a link carried when packets crossed it; 0: unknown."""
     over = [each for each in windows if link in each.links]
     came = sum(each.sent - each.bad for each in over)
     busy = sum(_share(link, each, loads, known) * (each.sent - each.bad) for each in over)
@@ -207,7 +207,7 @@ class _Ends(msgspec.Struct, frozen=True):
 
 
 def loads_of(counted: Iterable[Counted], topology: Topology) -> dict[Link, Load]:
-    """Of each direction of a cable of which an end counted. Windows are joined: the fullest one decides."""
+    """The load of each direction of a cable with counters from an end. The fullest window decides."""
     cables = {(end.node, end.name): cable for cable in topology.cables for end in (cable.one, cable.other)}
     found: dict[Link, _Ends] = {}
     for each in counted:
@@ -246,7 +246,7 @@ def _discards(sender: Counted) -> int | None:
 
 
 def _sum(windows: Iterable[Counted], names: Iterable[str]) -> int | None:
-    """None where there is no such counter, or where it is not known in one of the windows."""
+    """Sum of these counters over the windows; None if there is no such counter, or if a window lacks its value."""
     values = [each.grown.get(name) for each in windows for name in names if name in each.grown or name in each.unknown]
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None

@@ -73,7 +73,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 def usable(seen: Iterable[Seen]) -> tuple[list[Seen], dict[str, int]]:
     """The valid observations, and for each receiving host the number of impossible reports: a peer that lies, or
-    counters that went back. Leaves out all that hosts that did not run sent, received or reported."""
+    counters that went back. Leaves out what hosts that did not run sent, received and reported."""
     good, impossible = [], dict[str, int]()
     listed, stalls = list(seen), dict[str, list[Seen]]()
     for each in listed:
@@ -103,7 +103,7 @@ def _is_hurt(seen: Seen, stalls: Mapping[str, Sequence[Seen]]) -> bool:
 
 
 def are_beside(one: Seen, other: _Window) -> bool:
-    """Whether the two windows overlap, within the error of two hosts' clocks. A window of unknown time may."""
+    """Whether the two windows overlap, within the error of two hosts' clocks; True if a time is unknown."""
     if one.at is None or other.at is None:
         return True
     return one.at - one.seconds - SLACK_S < other.at and other.at - other.seconds - SLACK_S < one.at

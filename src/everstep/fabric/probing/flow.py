@@ -12,7 +12,7 @@ LATE_US = 10_000
 """Delay above the shortest one seen on this way: a queue, or a slow link."""
 
 _DRIFT = 100e-6
-"""Drift of two undisciplined clocks per second; the shortest delay ages at the same rate. A queue that stays still
+"""Drift of two undisciplined clocks per second; the shortest delay ages at the same rate. Even so, a permanent queue
 counts as late for minutes."""
 
 _JUMP_US = 1_000_000
@@ -97,7 +97,7 @@ class Flow:
         )
 
     def _settled(self, now_us: int) -> int:
-        """Number of probes that are too old to be answered, or were answered."""
+        """Number of probes that are too old to be answered now."""
         while self._recent and self._recent[0] < now_us - TIMEOUT_US:
             self._recent.popleft()
         return self.sent - len(self._recent)

@@ -21,8 +21,8 @@ LIVE_BYTES_S = 64 << 10
 download counts as a wait."""
 
 MAX_DUMP_S = 0.25
-"""CPU seconds. With a hundred thousand sockets on a node, no figure is better than an agent that only counts. Not
-wall-clock time: on busy CPUs, any dump may be interrupted for this long."""
+"""Limit in CPU seconds. On a node with a hundred thousand sockets the dump is given up, so that the agent does not
+spend its time counting. Not wall-clock time: on busy CPUs, any dump may be interrupted for this long."""
 
 _ANSWER_S = 1.0
 """The kernel has its answer ready when the request is sent."""
