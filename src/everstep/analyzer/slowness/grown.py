@@ -42,7 +42,7 @@ RUNS = 0.5
 """Share of a step in which the other ranks run or wait for a CPU; below it a device may compute meanwhile."""
 
 WAITED_FOR = 0.5
-"""Of what a rank sleeps longer: if another has so much more to do, it may be waiting for that one."""
+"""Share of the longer sleep: if another rank has this much more to do, the sleeper may wait for it."""
 
 SURE_SHARE, SURE_VOTES = 0.25, 3
 """Share of a step: if a quota stops a rank for this long it is not chance, and its rounds take longer too."""
@@ -54,7 +54,7 @@ _SEEN = (_FILES, _LOCKS, _TIMER)
 """From each sleep that the kernel reported (eBPF), not from samples."""
 
 _IDLE = (_TIMER, _OWN)
-"""Of these a thread may also wait for another rank, in a way that no collective shows."""
+"""Parts in which a thread may also wait for another rank, in a way that no collective shows."""
 
 _COUNTED = (_QUOTA, *_SEEN)
 _ON_DISK = ("ES-S07", "waits for a disk or a server of files", "what it reads or writes is as slow from elsewhere")
@@ -120,7 +120,8 @@ def every_grown(
 def _may_wait_for_another(
     found: _Excess, rounds: Sequence[Sequence[RankTiming]], usual_rounds: Sequence[Sequence[RankTiming]]
 ) -> bool:
-    """Whether another rank has more to do by as much: who sleeps until a file of that rank is there waits for it."""
+    """Whether another rank has more to do by that much: a rank that sleeps until a file of that rank exists waits for
+    it."""
     now, usual = _busy(rounds), _busy(usual_rounds)
     grown = [
         statistics.fmean(now[rank]) - statistics.median(usual[rank])
@@ -131,8 +132,8 @@ def _may_wait_for_another(
 
 
 def _busy(rounds: Sequence[Sequence[RankTiming]]) -> dict[int, list[float]]:
-    """By rank, seconds per step in which its thread ran, or waited for a disk or a lock. Not for a CPU: that varies by
-    itself, and a rank that waits longer for one is named before."""
+    """For each rank, seconds per step in which its thread ran, or waited for a disk or a lock. Waits for a CPU are left
+    out: they vary by themselves, and a rank that waits longer for one is named before."""
     found: dict[int, list[float]] = {}
     for t in (each for timings in rounds for each in timings):
         if t.cpu_s is not None:

@@ -26,8 +26,8 @@ _SIGMAS = 6.0
 """Standard deviations of error, and more with few points: a fleet has thousands of links, checked all the time."""
 _MOST_DELAY_S = 2.0
 _STEADY = 0.05
-"""Standard deviation of a packet rate, as a share of its mean. Below it a delay cannot be told from noise, and counts
-as error."""
+"""Standard deviation of a packet rate, as a share of its mean. Below it a delay looks like noise, and counts as
+error."""
 _MORE_BYTES = 8.0
 """Bytes by which packets may be longer at the receiver: a checksum or a tag is counted at one end only. If they are
 longer still, one end counts several packets as one (LRO), or only the sender counts short frames of the link itself

@@ -15,10 +15,10 @@ LATE_S = 1.0
 """An echo that takes longer is late: an agent may wait this long for a CPU."""
 
 DEAD_S = 2.0
-"""A link is dead if no probe was answered for this long,"""
+"""A link is dead if no probe was answered for this long, and `DEAD_PROBES` were not."""
 
 DEAD_PROBES = 4
-"""and if these are at least so many probes, each older than `LATE_S`."""
+"""Least number of unanswered probes, each older than `LATE_S`, for a dead link."""
 
 BACK = 2
 """Answers in a row, per source port, that make a dead link good again."""

@@ -2,10 +2,9 @@
 
 For ranks without a readable Python stack, and for threads in uninterruptible sleep: a debugger gets no answer there,
 and the kernel's own functions show which filesystem or driver it is. It reads files of /proc only and stops no process.
-Unreadable parts are left out, and `why` gives the reason. Called for evidence, never in a steady state. It takes no
-native stack of user space (py-spy --native): that stops the process while its symbols are read.
+Unreadable parts are left out, and `why` gives the reason. Called for evidence, never in a steady state.
 
-A native stack of user space (py-spy --native) is not taken: it stops the process while its symbols are read.
+It takes no native stack of user space (py-spy --native): that stops the process while its symbols are read.
 """
 
 import os

@@ -4,7 +4,7 @@ everstep fabric counters >> counters.jsonl                on each host, and on s
 everstep fabric blame probes.jsonl --counters counters.jsonl --topology lab.toml
 
 A line for each port and window: what it sent and received in its fullest second (tx_bps, rx_bps), what it can carry
-(capacity_bps), by how much each counter grew, and those of which that is not known.
+(capacity_bps), the growth of each counter, and the counters with an unknown growth.
 """
 
 import argparse
