@@ -64,7 +64,7 @@ def full(given: argparse.Namespace) -> None:
                     and is_right(kind, lines.verdict(bed, began + after - 1), wanted)
                 ):
                     after -= 1
-                outcome = "right" if is_right(kind, last, wanted) else _wrong(last)
+                outcome = "right" if is_right(kind, last, wanted) else _wrong(last, wanted)
                 outcomes[outcome] += 1
                 times += [after] if outcome == "right" else []
                 rest = f"{len(last.full)} full, {len(last.unjudged)} links not judged"
@@ -82,5 +82,9 @@ def _ways(names: set[str]) -> set[str]:
     return {f"{a} > {b}" for one, other in cables for a, b in ((one, other), (other, one))}
 
 
-def _wrong(verdict: Verdict) -> str:
-    return "WRONG" if verdict.faults or verdict.slow else "NOT NAMED"
+def _wrong(verdict: Verdict, wanted: list[set[str]]) -> str:
+    """Nothing said of a link that is listed as not judged is another outcome than a link that looks healthy."""
+    if verdict.faults or verdict.slow:
+        return "WRONG"
+    unjudged = {each.link for each in verdict.unjudged}
+    return "SAID NOT TO BE JUDGED" if any(names & unjudged for names in wanted) else "NOT NAMED"

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from everstep.analyzer.observations.records import RankTiming
+from everstep.analyzer.slowness.cpu.overload import find_overload
+from everstep.analyzer.slowness.cpu.starving import find_starving
 from everstep.analyzer.slowness.grown import find_grown
-from everstep.analyzer.slowness.overload import find_overload
-from everstep.analyzer.slowness.sending import find_slow_link
+from everstep.analyzer.slowness.links.sending import find_slow_link
 from everstep.analyzer.slowness.slow import judge
-from everstep.analyzer.slowness.starving import find_starving
 
 RANKS = range(4)
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.slowness.arrivals import join
+from everstep.analyzer.slowness.cpu.starving import find_starving
+from everstep.analyzer.slowness.cpu.taken import find_robbed
 from everstep.analyzer.slowness.grown import find_grown
-from everstep.analyzer.slowness.starving import find_starving
-from everstep.analyzer.slowness.taken import find_robbed
 from everstep.model.facts import RankRound, Taken
 
 RANKS = range(4)

@@ -11,8 +11,8 @@ import pytest
 from test_controller_slowness import STEP_S, STEPS, Job, state_of
 
 from everstep.analyzer.observations.records import RankTiming
+from everstep.analyzer.slowness.cpu.starving import find_starving
 from everstep.analyzer.slowness.slow import judge
-from everstep.analyzer.slowness.starving import find_starving
 from everstep.model.facts import Taken
 from everstep.probes.rank.rivals import MIN_SHARE, find_rivals, is_bound, throttled_s
 

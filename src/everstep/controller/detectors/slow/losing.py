@@ -1,4 +1,4 @@
-"""Watches for a link that loses so much that the job hardly makes a step. Feeds rounds to `analyzer.slowness.losing`.
+"""Watches for a link that loses so much that the job hardly makes a step. Feeds rounds to `slowness.links.losing`.
 
 It evicts no node. A rank with explained slowness is not named again.
 """
@@ -7,7 +7,7 @@ import logging
 from collections import deque
 
 from everstep.analyzer.hangs.links import Between, Pair, pairs_of
-from everstep.analyzer.slowness.losing import NUM_ROUNDS, Losing, Way, find_losing
+from everstep.analyzer.slowness.links.losing import NUM_ROUNDS, Losing, Way, find_losing
 from everstep.controller.detectors.links import LinkReports
 from everstep.controller.detectors.slow.slowness import CONNECTIONS, SlownessDetector
 from everstep.core.state.phases import Phase

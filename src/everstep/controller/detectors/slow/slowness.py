@@ -17,13 +17,13 @@ import msgspec
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.observations.records import RankTiming
 from everstep.analyzer.observations.words import per_step
+from everstep.analyzer.slowness.cpu.overload import find_overload
+from everstep.analyzer.slowness.cpu.starving import Starving, find_starving
+from everstep.analyzer.slowness.cpu.taken import find_robbed
 from everstep.analyzer.slowness.grown import Grown, every_grown
-from everstep.analyzer.slowness.overload import find_overload
-from everstep.analyzer.slowness.sending import SlowLink, explains, find_slow_link
+from everstep.analyzer.slowness.links.sending import SlowLink, explains, find_slow_link
 from everstep.analyzer.slowness.shares import Shares, of_rounds
 from everstep.analyzer.slowness.slow import SlowVerdict, flag_like, judge
-from everstep.analyzer.slowness.starving import Starving, find_starving
-from everstep.analyzer.slowness.taken import find_robbed
 from everstep.controller.detectors.slow.ballot import Ballot
 from everstep.controller.detectors.slow.clocks import Clocks
 from everstep.controller.detectors.slow.pace import Pace

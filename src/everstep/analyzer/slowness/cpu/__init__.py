@@ -1,0 +1,1 @@
+"""Ranks that wait for a CPU: which one, and who has it."""

@@ -1,0 +1,1 @@
+"""Ranks whose data takes long on its way, or is lost there."""
