@@ -86,6 +86,8 @@ def test_a_try_again_comes_later_and_later() -> None:
         (LinkState.LOSSY, 2, {"send_share": 0.97, "lost": 0}),
         (LinkState.LOSSY, 2, {"send_share": 0.1, "lost": 9}),
         (LinkState.LOSSY, 2, {"send_share": None, "lost": None}),
+        (LinkState.LOSSY, 2, {"send_share": float("nan"), "lost": 4}),
+        (LinkState.LOSSY, 2, {"send_share": 1e308, "lost": 4}),
     ],
 )
 def test_one_witness_names_nobody(link: LinkState, steps: int, parts: dict[str, object]) -> None:

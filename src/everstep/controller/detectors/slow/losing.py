@@ -9,6 +9,7 @@ from collections import deque
 from everstep.analyzer.hangs.links import Between, Pair, pairs_of
 from everstep.analyzer.slowness.links.losing import NUM_ROUNDS, Losing, Way, find_losing
 from everstep.controller.detectors.links import LinkReports
+from everstep.controller.detectors.slow.ballot import MAX_SENT
 from everstep.controller.detectors.slow.slowness import CONNECTIONS, SlownessDetector
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
@@ -56,7 +57,7 @@ class LossyLinkDetector:
     def _closed(self, at: float, state: State) -> tuple[AnomalyFound, ...]:
         """Judge the last round: it is complete, or never will be."""
         ways = [
-            Way(rank=rank, share=each.send_share, lost=each.lost, num_steps=each.num_steps)
+            Way(rank=rank, share=_share(each), lost=each.lost, num_steps=each.num_steps)
             for rank, each in self._open.items()
         ]
         if len(self._rounds) == NUM_ROUNDS:
@@ -81,7 +82,7 @@ class LossyLinkDetector:
 
     def _told(self, found: Losing, pairs: list[Pair], at: float) -> AnomalyFound:
         links = [f"{pair.one} and {pair.other}: {pair.why}" for pair in pairs]
-        sent = self._open[found.rank].sent if found.rank in self._open else ""
+        sent = self._open[found.rank].sent[:MAX_SENT] if found.rank in self._open else ""
         verdict = Verdict(
             code=CODE,
             sentence=f"{found.says}; between {links[0]}: a link loses data, and the rank's computing is not slow.",
@@ -95,3 +96,8 @@ class LossyLinkDetector:
             ),
         )
         return AnomalyFound(at=at, generation=self._generation, verdict=verdict)
+
+
+def _share(each: RankRound) -> float | None:
+    """Agents are not trusted."""
+    return each.send_share if each.send_share is not None and 0.0 <= each.send_share <= 1.0 else None
