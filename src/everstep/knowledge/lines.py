@@ -57,6 +57,7 @@ _MAX_PREFIXES = 8
 _SAMPLE_BYTES = 4 << 10
 _LONG_LINE_BYTES = 64
 _ANY_STAMP = re.compile(rb"\d{4}[-/]\d\d[-/]\d\d[T\- ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
+_OWN_RANK = re.compile(rb"[\w.]{1,120}: \[?[Rr]ank[ :]{0,2}(\d{1,7})\]?[:,] ")
 _RANK_IN_TEXT = re.compile(rb"\[?(?<!local[ _-])[Rr]ank[ :]{0,2}(\d{1,7})\b")
 
 
@@ -186,6 +187,12 @@ class Clock:
         if not 1970 <= year <= 9998:
             return None
         return self.wall(year, month, day, (match[4], match[5], match[6]), match[7] or b"")
+
+
+def own_rank(raised: bytes) -> int | None:
+    """The rank that an exception gives as its own: "AssertionError: Rank 3: ...". Elsewhere it may speak of another."""
+    match = _OWN_RANK.match(raised)
+    return None if match is None else int(match[1])
 
 
 def rank_in(text: bytes) -> int | None:

@@ -27,7 +27,7 @@ from everstep.knowledge.causality.repeats import Repeats
 from everstep.knowledge.causality.zeros import without_zeros
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.findings import Finding, Fold, subject_of
-from everstep.knowledge.lines import Clock, Line, clean, num_ends, rank_in
+from everstep.knowledge.lines import Clock, Line, clean, num_ends, own_rank, rank_in
 from everstep.knowledge.loading import Base
 from everstep.knowledge.screening.screen import MAX_LINE_BYTES, OVERLAP_BYTES
 from everstep.knowledge.signature import Role, Signature
@@ -334,14 +334,12 @@ class Matcher:
         if block.is_of_spawn:
             signature = self._engine.match(_IN_SPAWN + name, _IN_SPAWN + name, in_traceback=True) or signature
         if signature is not None:
-            when = self._when(stream, part)
+            when, rank = self._when(stream, part), own_rank(name) if part.rank is None else part.rank
             place, chained = block.place, bool(block.link)
             if part.tag in stream.raised and block.fails_in_handler(is_of_program(name.decode("utf-8", "replace"))):
                 self._fold.handle(stream.raised[part.tag])
                 chained = False
-            key = self._add(
-                stream, signature, name, part.rank, when, place=place, is_exception=True, is_chained=chained
-            )
+            key = self._add(stream, signature, name, rank, when, place=place, is_exception=True, is_chained=chained)
             if key is not None and len(stream.raised) < MAX_OPEN_BLOCKS:
                 stream.raised[part.tag] = key
 

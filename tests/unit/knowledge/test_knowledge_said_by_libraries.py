@@ -1,0 +1,71 @@
+"""What libraries say in forms of their own: settings that do not exist, where C++ raised, whose rank it was."""
+
+import pytest
+from built_in import BASE, ENGINE
+
+from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
+from everstep.knowledge.findings import Finding
+from everstep.knowledge.matcher import Matcher
+
+SOCKET = "The client socket has timed out after 90000ms while trying to connect to (n7, 29511)."
+RAISED_FROM = "Exception raised from {} at /src/torch/csrc/distributed/c10d/socket.cpp:101 (most recent call first):"
+
+
+def cause(text: str) -> Finding | None:
+    matcher = Matcher(BASE, now=1_795_000_000.0, engine=ENGINE)
+    matcher.feed("log", text.encode() + b"\n")
+    return choose_verdict(rank_findings(matcher.finish())).finding
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "In 'train': Could not find 'optimizer/adam8'\n\nAvailable options in 'optimizer':\n\tadam",
+        "Cannot find primary config 'pretrain'. Check that it's in your config search path.",
+        "Primary config module 'job.conf' not found.",
+        "Primary config directory not found.",
+        "Error merging override optim.beta=3",
+        "Missing mandatory value: corpus.folder",
+        "You must specify 'optimizer', e.g, optimizer=<OPTION>\nAvailable options:\n\tadam",
+        "LexerNoViableAltException: lr=[1",
+        'pretrain.py [options]: error: Parser key "fit.nodes": Does not validate against any',
+        "absl.flags._exceptions.UnrecognizedFlagError: Unknown command line flag 'local_rank'",
+        "ERROR: Could not consume arg: --lr",
+        "ERROR: The function received no value for the required argument: corpus",
+        "Unrecognized options: --lr",
+        "| No such option: --lr |",
+    ],
+)
+def test_settings_that_do_not_exist_are_a_wrong_command_line(said):
+    found = cause(said)
+    assert found is not None
+    assert (found.code, found.blame) == ("ES-PY14", "user")
+
+
+@pytest.mark.parametrize("words", ["Merging override files", "error merging shards, will retry", "no config found"])
+def test_talk_of_settings_is_no_wrong_command_line(words):
+    assert cause(words) is None
+
+
+def test_where_cpp_raised_an_exception_is_not_an_exception_by_itself():
+    warned = f"[W715 TCPStore.cpp:330] [c10d] TCP client failed to connect to n7:29511 - retrying: {SOCKET}"
+    text = f"{warned}\n{RAISED_FROM.format('throwTimeoutError')}\n[E715 09:25:41.110 socket.cpp:1023] [c10d] {SOCKET}"
+    found = cause(text)
+    assert found is not None
+    assert found.code == "ES-TD08"
+    assert cause(RAISED_FROM.format("throwTimeoutError")) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "ranks"),
+    [
+        ("RuntimeError: Rank 12: found NaN in local forward loss calculation. Device: 4, node: n2", (12,)),
+        ("AssertionError: [Rank 5]: loss is nan", (5,)),
+        ("RuntimeError: Rank 2 sent it, and loss is nan", ()),
+        ("RuntimeError: loss is nan, was fine on rank 2: none", ()),
+    ],
+)
+def test_an_exception_that_gives_its_rank_is_of_that_rank(said, ranks):
+    found = cause(f'Traceback (most recent call last):\n  File "/job/train.py", line 3, in step\n    f()\n{said}')
+    assert found is not None
+    assert found.ranks == ranks
