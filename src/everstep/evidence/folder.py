@@ -15,6 +15,8 @@ import msgspec
 
 from everstep.analyzer.numbers.series import Point
 from everstep.analyzer.observations.claims import Claims, merge
+from everstep.analyzer.observations.clusters import doing
+from everstep.analyzer.observations.records import ProcessStack
 from everstep.analyzer.reading import pasted_stacks
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.analyzer.reading.tool_text import ToolText
@@ -35,6 +37,10 @@ MAX_FILES = 200_000
 MAX_DEPTH = 12
 MAX_READ_S = 120.0
 """All reading together; what is left is listed as not read. A folder must not keep a person waiting for ever."""
+
+
+MAX_UNOWNED = 8
+"""Stacks of one file of which nothing says the rank."""
 
 
 class _Reading:
@@ -118,8 +124,10 @@ class _Reading:
         self.claims[generation_in(path)].append(ToolText(rank).read(lines))
         self.known[generation_in(path)].add(path, rank, lines)
         self.num_logs += 1
-        for owner, process in pasted_stacks.find(lines, rank):
+        stacks = pasted_stacks.find(lines, rank)
+        for owner, process in stacks.owned:
             self.ranks[generation_in(path)][owner].add(path, Part(processes=(process,)))
+        self.notes += [_without_rank(path, process) for process in stacks.unowned[:MAX_UNOWNED]]
         for of_rank, facts in facts_by_rank(lines, rank).items():
             if facts.points:
                 self.points[path if of_rank is None else f"{path} rank {of_rank}"] = facts.points
@@ -155,6 +163,14 @@ class _Reading:
         if part.raw_record is not None and made.record is None:
             self.notes.append(f"{path}: {made.unavailable[-1]}")
         self.ranks[generation][said].add(path, made)
+
+
+def _without_rank(path: str, process: ProcessStack) -> str:
+    does = doing(process)
+    return (
+        f"{path}: the stack of process {process.pid} was read, and nothing says which rank it is"
+        f"{f': {does}' if does else ''}; one file per rank, named ...rank-N..., shows who waits for whom"
+    )
 
 
 def read_folder(

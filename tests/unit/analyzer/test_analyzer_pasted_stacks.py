@@ -5,6 +5,7 @@ import pytest
 from everstep.analyzer.hangs.combine import diagnose
 from everstep.analyzer.observations.records import Case, RankEvidence
 from everstep.analyzer.reading.pasted_stacks import find
+from everstep.evidence.folder import read_folder
 
 WAITS = ["wait (torch/distributed/distributed_c10d.py:3252)", "all_reduce (torch/distributed/distributed_c10d.py:40)"]
 LOADS = ["read (urllib3/response.py:50)", "fetch (/job/data.py:8)"]
@@ -38,7 +39,7 @@ def test_py_spy_dumps_with_headings_between_log_lines():
         *py_spy(903, None, LOADS),
         "[rank0]: step 41 loss 2.0",
     ]
-    found = find(text, None)
+    found = find(text, None).owned
     assert [(rank, process.pid) for rank, process in found] == [(0, 900), (1, 901), (2, 902), (3, 903)]
     assert found[3][1].threads[0].frames[1].name == "fetch"
     ranks = tuple(RankEvidence(rank=rank, processes=(process,)) for rank, process in found)
@@ -47,7 +48,7 @@ def test_py_spy_dumps_with_headings_between_log_lines():
 
 def test_the_command_line_says_the_rank():
     text = [line for rank in (4, 5) for line in py_spy(rank + 70, rank, WAITS)]
-    assert [rank for rank, _ in find(text, None)] == [4, 5]
+    assert [rank for rank, _ in find(text, None).owned] == [4, 5]
 
 
 @pytest.mark.parametrize("tag", ["[rank2]: ", "[default2]:"])
@@ -57,19 +58,28 @@ def test_faulthandler_with_tags(tag):
         "",
         *fault([("/job/data.py", 8, "fetch"), ("/job/train.py", 30, "main")], "Current thread"),
     ]
-    found = find(["step 3", *(f"{tag}{line}" for line in lines), "[rank0]: step 4"], None)
+    found = find(["step 3", *(f"{tag}{line}" for line in lines), "[rank0]: step 4"], None).owned
     assert [rank for rank, _ in found] == [2]
     names = {thread.name: [frame.name for frame in thread.frames] for thread in found[0][1].threads}
     assert names["MainThread"] == ["fetch", "main"]
 
 
-def test_a_stack_without_an_owner_is_left_out():
-    assert find(py_spy(900, None, WAITS), None) == []
-    assert [rank for rank, _ in find(py_spy(900, None, WAITS), 7)] == [7]
+def test_a_stack_without_an_owner_accuses_no_rank_and_says_where_it_stands(tmp_path):
+    found = find(py_spy(900, None, WAITS), None)
+    assert (found.owned, [process.pid for process in found.unowned]) == ((), [900])
+    (tmp_path / "dump.txt").write_text("\n".join(py_spy(900, None, WAITS)))
+    folder = read_folder(tmp_path, 1.8e9)
+    assert folder.case.ranks == ()
+    (note,) = folder.notes
+    assert "process 900 was read, and nothing says which rank it is: waits in communication" in note
+    assert "called at train.py:30 main" in note
+    assert [rank for rank, _ in find(py_spy(900, None, WAITS), 7).owned] == [7]
 
 
 def test_garbage_gives_nothing():
     assert (
-        find(["Process 1: ", "Thread (most recent call first):", "Process x", "most recent call first"] * 50, None)
-        == []
+        find(
+            ["Process 1: ", "Thread (most recent call first):", "Process x", "most recent call first"] * 50, None
+        ).owned
+        == ()
     )

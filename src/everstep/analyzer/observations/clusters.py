@@ -163,6 +163,17 @@ def place_of(frames: Iterable[Frame]) -> str:
     return f"{frame.file.rpartition('/')[2]}:{frame.line} {frame.name}" if frame else ""
 
 
+def doing(process: ProcessStack) -> str:
+    """`waits in communication, all_reduce (torch/distributed/c10d.py:40), called at train.py:30 main`; empty: its stack
+    was not read."""
+    thread = main_thread(process)
+    if thread is None or not thread.frames:
+        return ""
+    activity, place = activity_of(thread), place_of(thread.frames)
+    known = "" if activity is Activity.UNKNOWN else f"{activity}, "
+    return f"{known}{_innermost(thread.frames)}{f', called at {place}' if place else ''}"
+
+
 def _innermost(frames: tuple[Frame, ...]) -> str:
     frame = next((frame for frame in frames if not is_noise(frame)), frames[0] if frames else None)
     return f"{frame.name} ({frame.file}:{frame.line})" if frame else "no Python frame"

@@ -1,11 +1,13 @@
 """Python stacks in the middle of other text: `py-spy dump` and `faulthandler` as people paste them, of several ranks.
 
 Whose stack it is, is read from the tag of its lines, from a heading just above ("rank 3", "==> stack-rank-3.txt <=="),
-or from the command line of the process. A stack without an owner is left out. Pure, and linear in the text.
+or from the command line of the process. Pure, and linear in the text.
 """
 
 import re
 from collections.abc import Sequence
+
+import msgspec
 
 from everstep.analyzer.observations.records import ProcessStack
 from everstep.analyzer.reading import stacks
@@ -23,14 +25,20 @@ _FAULT = re.compile(r"^(Current thread|Thread) 0x([0-9a-fA-F]{1,16})(?: \[[^\]]{
 _FAULT_FRAME = re.compile(r'^  File "([^"]{1,400})", line (\d{1,9}) in (.{1,200})$')
 
 
-def find(lines: Sequence[str], rank: int | None) -> list[tuple[int, ProcessStack]]:
-    """Stacks with their ranks. `rank`: of the file, if its name says so."""
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    owned: tuple[tuple[int, ProcessStack], ...] = ()  # stacks with their ranks
+    unowned: tuple[ProcessStack, ...] = ()  # of py-spy, where nothing says which rank it is
+
+
+def find(lines: Sequence[str], rank: int | None) -> Found:
+    """`rank`: of the file, if its name says so."""
     if not any("Process " in line or "most recent call first" in line for line in lines):
-        return []
+        return Found()
     untagged = [_untagged(line) for line in lines]
     found: list[tuple[int, ProcessStack]] = []
+    unowned: list[ProcessStack] = []
     position = 0
-    while position < len(lines) and len(found) < MAX_BLOCKS:
+    while position < len(lines) and len(found) + len(unowned) < MAX_BLOCKS:
         text = untagged[position][1]
         if _PY_SPY.match(text):
             end = _end_of_py_spy(untagged, position)
@@ -44,8 +52,10 @@ def find(lines: Sequence[str], rank: int | None) -> list[tuple[int, ProcessStack
         owner = rank if rank is not None else _owner(lines, untagged, position)
         if owner is not None:
             found += [(owner, process) for process in _read(block)]
+        elif _PY_SPY.match(text):
+            unowned += _read(block)
         position = end
-    return found
+    return Found(owned=tuple(found), unowned=tuple(unowned))
 
 
 def _untagged(line: str) -> tuple[int | None, str]:
