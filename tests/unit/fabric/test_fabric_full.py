@@ -282,7 +282,7 @@ def test_a_window_finds_its_own_readings_among_those_of_a_day() -> None:
     known = Load(rates=rates, capacity_bps=1.0)
     for _ in range(200):
         seen = Seen(nodes=("a", "b"), sent=9, bad=0, at=1e5 * draw.random(), seconds=draw.choice([1.0, 60.0]))
-        assert known.share_beside(seen) == max(rate.bps for rate in rates if are_beside(seen, rate))
+        assert known.share_beside(seen) == max(rate.bps for rate in rates if are_beside(seen, rate, 60.0))
 
 
 def test_probes_of_before_and_after_all_counters_are_not_compared_with_them() -> None:
@@ -291,7 +291,8 @@ def test_probes_of_before_and_after_all_counters_are_not_compared_with_them() ->
     rates = tuple(Rate(bps=9e6, at=100.0 + second, seconds=1.0) for second in range(10))
     known = {link: Load(rates=rates, capacity_bps=20e6) for link in LINKS}
     inside = [msgspec.structs.replace(each, at=105.0, seconds=1.0) for each in congested([], 1)]
-    for at in (98.0, 112.0):
+    # What is lost of a window from 100.1 on was sent 1.25 s before: three of 718 verdicts blamed a cable for it.
+    for at in (98.0, 101.1, 112.0):
         outside = [msgspec.structs.replace(each, at=at, seconds=1.0) for each in congested([full], 1, mean=0.05)]
         assert blame([*inside, *outside], NAMES, known).faults == ()
         assert blame(outside, NAMES, known).faults != (), "all clocks of these hosts differ, or the file is another's"

@@ -83,7 +83,7 @@ def test_why_a_link_is_not_judged_and_what_would_allow_it() -> None:
 
 def test_as_many_packets_as_are_wanted_are_enough() -> None:
     full = ("leaf0", "spine0")
-    known = {full: Load(rates=tuple(Rate(bps=bps, at=at, seconds=1.0) for bps, at in ((19.6e6, 10.0), (1e6, 30.0))),
+    known = {full: Load(rates=tuple(Rate(bps=bps, at=at, seconds=1.0) for bps, at in ((1e6, 8.0), (19.6e6, 10.0), (1e6, 30.0))),
                         capacity_bps=20e6)}  # fmt: skip
     nodes = ("n0", *full, "leaf1", "n4")
     busy = Seen(nodes=nodes, sent=900, bad=20, at=10.0, seconds=1.0)
@@ -102,8 +102,8 @@ def test_a_link_that_is_full_at_times_is_judged_by_the_rest() -> None:
         seen = [each for at in (1.0, 11.0)
                 for each in (msgspec.structs.replace(row, at=at, seconds=1.0)
                              for row in congested(UPLINKS if at < 5 else [], seed))]  # fmt: skip
-        known = {link: Load(rates=(Rate(bps=19.6e6, at=1.0, seconds=1.0), Rate(bps=1e6, at=11.0, seconds=1.0)),
-                            capacity_bps=20e6) for link in UPLINKS}  # fmt: skip
+        rates = tuple(Rate(bps=bps, at=at, seconds=1.0) for bps, at in ((1e6, -1.0), (19.6e6, 1.0), (1e6, 11.0)))
+        known = {link: Load(rates=rates, capacity_bps=20e6) for link in UPLINKS}
         verdict = blame(seen, NAMES, known)
         assert verdict.unjudged == ()
         assert len(verdict.full) == len(UPLINKS)

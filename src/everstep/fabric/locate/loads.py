@@ -21,12 +21,21 @@ FULL = 0.9
 _BUSY = 0.6
 """Share of the capacity, in the fullest second. From here on, a link may have been full for much of it."""
 
+_BURSTS_S = 60.0
+"""Traffic that fills a link for a part of a second is in no second's rate. A link that was busy within a minute has
+such bursts, and they make packets late."""
+
 MOST_GAP_S = 2.5
 """If a port was not read for longer, it may have been full meanwhile."""
 
 _BEGUN_S = 30.0
 """Probes and counters start one after the other, and print their last lines so: for this time, plus one window of the
 counters, one may run without the other. Probes lost at other times still count."""
+
+GIVEN_UP_S = 1.25
+"""After so long without an answer, a probe counts as lost (`probing/flow.py`)."""
+
+_LONG_S = 5.0
 
 _PRINTED_S = 0.2
 """A window of probes may end this long after the last reading: clocks differ."""
@@ -73,9 +82,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         return max((rate.bps for rate in self.rates), default=None)
 
     def share_beside(self, seen: Seen) -> float:
-        """Share of the capacity in the fullest second of that time; 0 if unknown. If there are no windows of that time,
-        the clock of a host may have been set, so any window may be of that time."""
-        rates = self._beside(seen) or self.rates
+        """Share of the capacity in the fullest second of about that time; 0 if unknown. If there are no windows of that
+        time, the clock of a host may have been set, so any window may be of that time."""
+        rates = self._beside(seen, _BURSTS_S) or self.rates
         return max((rate.bps for rate in rates), default=0.0) / self.capacity_bps if self.capacity_bps else 0.0
 
     @property
@@ -96,13 +105,13 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
             return self._is_full(self.rates) or None
         return self._is_full(beside)
 
-    def _beside(self, seen: Seen) -> list[Rate]:
+    def _beside(self, seen: Seen, slack_s: float = SLACK_S) -> list[Rate]:
         if seen.at is None:
             return list(self.rates)
         always = bisect_right(self.rates, -math.inf, key=_ended)
-        begin = bisect_left(self.rates, seen.at - seen.seconds - SLACK_S, lo=always, key=_ended)
-        end = bisect_right(self.rates, seen.at + SLACK_S + self.longest_s, lo=begin, key=_ended)
-        return [*self.rates[:always], *(rate for rate in self.rates[begin:end] if are_beside(seen, rate))]
+        begin = bisect_left(self.rates, seen.at - seen.seconds - slack_s, lo=always, key=_ended)
+        end = bisect_right(self.rates, seen.at + slack_s + self.longest_s, lo=begin, key=_ended)
+        return [*self.rates[:always], *(rate for rate in self.rates[begin:end] if are_beside(seen, rate, slack_s))]
 
     def _is_full(self, rates: Sequence[Rate]) -> bool | None:
         if self.capacity_bps is None or not rates:
@@ -153,13 +162,20 @@ def counted_meanwhile(seen: Sequence[Seen], loads: Mapping[Link, Load]) -> list[
         return list(seen)
     begin, end = min(rate.at - rate.seconds for rate in rates if rate.at is not None), max(ends) + _PRINTED_S
     near_s = _BEGUN_S + max(rate.seconds for rate in rates)
-    inside = [each.at is None or begin <= each.at - each.seconds <= each.at <= end for each in seen]
+    inside = [each.at is None or (begin <= _sent_from(each) and each.at <= end) for each in seen]
     known = {each.nodes[0] for each, is_inside in zip(seen, inside, strict=True) if is_inside}
     return [
         each
         for each, is_inside in zip(seen, inside, strict=True)
         if is_inside or each.nodes[0] not in known or not _touches(each, begin - near_s, end + near_s)
     ]
+
+
+def _sent_from(seen: Seen) -> float:
+    """When the first packets were sent that this window counts: a lost one counts in the window in which it is given
+    up. In a long window those are few."""
+    assert seen.at is not None
+    return seen.at - seen.seconds - (GIVEN_UP_S if seen.seconds < _LONG_S else 0.0)
 
 
 def _touches(seen: Seen, begin: float, end: float) -> bool:

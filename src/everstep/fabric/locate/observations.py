@@ -102,11 +102,11 @@ def _is_hurt(seen: Seen, stalls: Mapping[str, Sequence[Seen]]) -> bool:
     return any(are_beside(seen, stall) for end in ends for stall in stalls.get(end, ()))
 
 
-def are_beside(one: Seen, other: _Window) -> bool:
+def are_beside(one: Seen, other: _Window, slack_s: float = SLACK_S) -> bool:
     """Whether the two windows overlap, within the error of two hosts' clocks; True if a time is unknown."""
     if one.at is None or other.at is None:
         return True
-    return one.at - one.seconds - SLACK_S < other.at and other.at - other.seconds - SLACK_S < one.at
+    return one.at - one.seconds - slack_s < other.at and other.at - other.seconds - slack_s < one.at
 
 
 def merged(windows: Sequence[Sequence[Seen]]) -> list[Seen]:
