@@ -83,8 +83,8 @@ def test_why_a_link_is_not_judged_and_what_would_allow_it() -> None:
 
 def test_as_many_packets_as_are_wanted_are_enough() -> None:
     full = ("leaf0", "spine0")
-    known = {full: Load(rates=tuple(Rate(bps=bps, at=at, seconds=1.0) for bps, at in ((1e6, 8.0), (19.6e6, 10.0), (1e6, 30.0))),
-                        capacity_bps=20e6)}  # fmt: skip
+    rates = tuple(Rate(bps=bps, at=at, seconds=1.0) for bps, at in ((1e6, 8.0), (19.6e6, 10.0), (1e6, 30.0)))
+    known = {full: Load(rates=rates, capacity_bps=20e6)}
     nodes = ("n0", *full, "leaf1", "n4")
     busy = Seen(nodes=nodes, sent=900, bad=20, at=10.0, seconds=1.0)
     wanted = blame([busy], NAMES, known).unjudged[0].packets_wanted
