@@ -1,8 +1,9 @@
 """Whose fault it was: random faults of all parties in real runs, and what everstep said of each.
 
-Programs, ranks, steps and noise in their logs come from the seed. A run has two nodes of two ranks and a standby, so
-that an eviction is possible; one of a program's, a person's or a limit's fault is the worst answer. "said nothing" is
-the party `unknown`: it is not right, and it harms nobody. Needs root. Ends everything it started, also on Ctrl-C.
+Programs, ranks, steps and noise in their logs come from the seed. A run has two nodes of two ranks (of one where a
+rank is slow, for a core each) and a standby, so that an eviction is possible; one of a program's, a person's or a
+limit's fault is the worst answer. "said nothing" is the party `unknown`: it is not right, and it harms nobody. Needs
+root. Ends everything it started, also on Ctrl-C.
 
     python bench/parties.py [--runs 60] [--seed 1] [--kinds A,B] [--jobs 2] [--json FILE] [--list]
     python bench/parties.py --sum FILE FILE ...     several slices as one table
@@ -23,7 +24,7 @@ from pathlib import Path
 from rich.console import Console
 
 from matrix.parties_faults import OWN, PINNED, SPOILING, TRUTH
-from matrix.parties_run import NODES, NPROC, Hurt, Told, run_hurts
+from matrix.parties_run import NODES, Hurt, Told, ranks_per_node, run_hurts
 from measuring.figures import table
 from measuring.launched import end_on_sigterm
 from measuring.side_by_side import side_by_side
@@ -71,8 +72,8 @@ def plan(faults: int, seed: int, kinds: Sequence[str]) -> list[list[Hurt]]:
         some.sort(key=lambda kind: kind in SPOILING)
         hurts = []
         for at, kind in enumerate(some):
-            lowest = 0 if kind in OWN else 1  # a collective's root waits for nobody
-            rank, step = rng.randrange(lowest, NODES * NPROC), rng.randint(FIRST_STEP, LAST_STEP)
+            lowest = 0 if kind in (*OWN, *PINNED) else 1  # a collective's root waits for nobody
+            rank, step = rng.randrange(lowest, NODES * ranks_per_node(kind)), rng.randint(FIRST_STEP, LAST_STEP)
             seeded = 1000 * seed + number * IN_A_RUN + at
             hurts.append(Hurt(kind=kind, rank=rank, step=step, seed=seeded, mode=mode))
         planned.append(hurts)

@@ -81,7 +81,8 @@ TRUTH = {
 SPOILING = ("left-out", "flip-bit", "xid")
 """Replicas differ after it, or a machine stays broken that could not be evicted."""
 PINNED = ("burners", "slow-machine")
-"""Slow ones: their ranks are pinned to a core each and compute."""
+"""Slow ones: their ranks are pinned to a core each and compute. So there is one rank per node: two cores have room for
+two."""
 OUTSIDE = (
     "burners", "cgroup-memory", "frozen", "lost-node", "xid", "flip-bit", "slow-machine",
     "kill", "terminate", "interrupt", "stop",

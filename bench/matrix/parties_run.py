@@ -16,18 +16,25 @@ from typing import Any
 
 from matrix.faults_run import Journal
 from matrix.incidents_rows import dead_fuse, failing_service, mounted
-from matrix.parties_faults import OUTSIDE, TRUTH
+from matrix.parties_faults import OUTSIDE, PINNED, TRUTH
 from measuring.launched import Launched, launched
 
 SCRIPT = Path(__file__).parents[1] / "jobs" / "parties_script.py"
 START_LIMIT_S = 120.0
 LIMIT_S = {"slow-machine": 150.0, "burners": 120.0, "flip-bit": 90.0, "frozen": 90.0}
 USUAL_LIMIT_S = 75.0
-NODES, NPROC = 2, 2
+NODES = 2
 SETTLE_STEPS = 15
+SETTLE_S = 20.0
+"""Before one that is slow, at least: rounds of two seconds that show what is usual."""
+
 READ_ONLY = 1
 """MS_RDONLY."""
 _POLL_S = 0.05
+
+
+def ranks_per_node(kind: str) -> int:
+    return 1 if kind in PINNED else 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +95,12 @@ def _running(folder: Path, mode: str, kinds: set[str]) -> Iterator["Run"]:
         "TMPDIR": str(folder),
         "TORCH_FR_BUFFER_SIZE": "128",
     }
-    nodes = ["--local-nodes", NODES, "--standby", 1, "--nproc-per-node", NPROC]
+    nproc = min(map(ranks_per_node, kinds))
+    nodes = ["--local-nodes", NODES, "--standby", 1, "--nproc-per-node", nproc]
     where = ["--run-dir", folder / "run", "--config", folder / "everstep.toml"]
     command = [sys.executable, "-m", "everstep", "run", *where, *nodes, SCRIPT, mode]
     with ExitStack() as stack:
-        if kinds & {"burners", "slow-machine"}:
+        if kinds & set(PINNED):
             env["EVERSTEP_BENCH_PIN"] = "1"
         stack.enter_context(mounted(folder / "small", "tmpfs", "size=1m"))
         stack.enter_context(mounted(folder / "read-only", "tmpfs", "", READ_ONLY))
@@ -100,7 +108,7 @@ def _running(folder: Path, mode: str, kinds: set[str]) -> Iterator["Run"]:
         stack.enter_context(dead_fuse(folder / "dead"))
         env["EVERSTEP_BENCH_SERVER"] = stack.enter_context(failing_service())
         running = stack.enter_context(launched([str(word) for word in command], env=env, output=folder / "output"))
-        yield Run(folder, running, stack)
+        yield Run(folder, running, nproc)
     listed = folder / "cgroups"
     for line in listed.read_text().split() if listed.exists() else ():
         with contextlib.suppress(OSError):
@@ -124,8 +132,8 @@ def run_hurts(hurts: Sequence[Hurt], root: Path, tell: Callable[[Told], object] 
 
 
 class Run:
-    def __init__(self, folder: Path, running: Launched, stack: ExitStack) -> None:
-        self.folder, self.running, self.stack = folder, running, stack
+    def __init__(self, folder: Path, running: Launched, nproc: int) -> None:
+        self.folder, self.running, self.nproc = folder, running, nproc
         self.journal, self.first = Journal(folder / "run" / "journal.jsonl"), 0
 
     def until(self, condition: Callable[[], Any], limit_s: float, what: str) -> str:
@@ -154,10 +162,12 @@ class Run:
         told.trouble = self.until(more, START_LIMIT_S, "steps")
         told.trouble = told.trouble or self.until(lambda: self.step()[1] >= SETTLE_STEPS, START_LIMIT_S, "steps")
         told.trouble = told.trouble or self.until(lambda: not self.open(), START_LIMIT_S, "the end of other incidents")
+        if not told.trouble and hurt.kind in PINNED:
+            self.until(lambda: False, SETTLE_S, "")
         if told.trouble:
             return told
         self.first = len(self.journal.records)
-        told.nodes = tuple(self.node_of(rank) for rank in range(NODES * NPROC))
+        told.nodes = tuple(self.node_of(rank) for rank in range(NODES * self.nproc))
         happened = self.folder / f"hurt-{number}"
         fault = {"number": number, "step": self.step()[2] + hurt.step, "kind": hurt.kind}
         (self.folder / "fault.new").write_text(json.dumps({**fault, "rank": hurt.rank, "seed": hurt.seed}))
@@ -188,7 +198,7 @@ class Run:
 
     def mine(self, hurt: Hurt) -> list[dict[str, Any]]:
         concluded = self.actions("Concluded")
-        if hurt.kind in ("burners", "slow-machine"):  # the job is slower is said first; who it is later
+        if hurt.kind in PINNED:  # the job is slower is said first; who it is later
             named = [one for one in concluded if one["verdict"].get("ranks")]
             return [one for one in concluded if named and one["incident"] == named[0]["incident"]]
         chosen = next((one["incident"] for one in concluded if one["incident"] not in self._waited_out()), "")
@@ -229,7 +239,7 @@ class Run:
 
     def node_of(self, rank: int) -> str:
         for each in reversed(self.journal.actions("StartWorkers")):
-            if each["first_rank"] <= rank < each["first_rank"] + NPROC:
+            if each["first_rank"] <= rank < each["first_rank"] + self.nproc:
                 return str(each["node"])
         raise LookupError(rank)
 

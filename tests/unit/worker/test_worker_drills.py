@@ -23,7 +23,7 @@ class Machine:
         self.now = 100.0
         self.cpu = 0.0
         self.slept = 0.0
-        self.slowness = Slowness(**options, clocks=self)
+        self.slowness = Slowness(**{"waits_for_device": True, **options}, clocks=self)
 
     def monotonic(self) -> float:
         return self.now
@@ -54,7 +54,7 @@ def test_a_steady_slowness_is_a_share_of_the_ranks_own_step():
 
 
 @pytest.mark.parametrize("cpu_share", [0.0, 0.4, 1.0])
-def test_as_much_of_it_is_cpu_time_as_of_the_program(cpu_share: float):
+def test_with_a_device_as_much_of_it_is_cpu_time_as_of_the_program(cpu_share: float):
     machine = Machine(percent=30.0, pattern="steady", seconds=None)
     for _ in range(20):
         machine.step(0.1, cpu_share)
@@ -62,6 +62,16 @@ def test_as_much_of_it_is_cpu_time_as_of_the_program(cpu_share: float):
     assert [machine.step(0.1, cpu_share) for _ in range(10)] == pytest.approx([0.13] * 10, rel=0.01)
     assert machine.slept - slept == pytest.approx(10 * 0.03 * (1 - cpu_share), abs=0.001)
     assert machine.cpu - cpu == pytest.approx(10 * 0.13 * cpu_share, abs=0.001)
+
+
+def test_without_a_device_all_of_it_is_cpu_time():
+    machine = Machine(percent=30.0, pattern="steady", seconds=None, waits_for_device=False)
+    for _ in range(20):
+        machine.step(0.1, 0.2)
+    slept, cpu = machine.slept, machine.cpu
+    assert [machine.step(0.1, 0.2) for _ in range(10)] == pytest.approx([0.13] * 10, rel=0.01)
+    assert machine.slept - slept == pytest.approx(0.0, abs=0.001)
+    assert machine.cpu - cpu == pytest.approx(10 * (0.02 + 0.03), abs=0.001)
 
 
 def test_one_long_step_does_not_count():

@@ -26,11 +26,11 @@ from everstep.analyzer.slowness import off_cpu
 from everstep.analyzer.slowness.off_cpu import KernelView
 from everstep.analyzer.slowness.usual import Histories
 from everstep.linux import proc
+from everstep.linux.accelerators import has_accelerator
 from everstep.model.facts import RankRound
 from everstep.model.observations import RoundReported
 from everstep.probes.nccl import ring
 from everstep.probes.process import descendants
-from everstep.probes.rank.accelerators import has_accelerator
 from everstep.probes.rank.rivals import find_rivals, is_bound, throttled_s
 from everstep.probes.rank.sending import Sending, Sent
 

@@ -1,18 +1,21 @@
-"""A machine that became slow: each step takes a share longer, and as much of that is CPU time as of the step itself.
+"""A machine that became slow: each step takes a share longer.
 
-The share is of the rank's own median step without ours, so it follows the program. It is added at the end of the step:
-the rank computes nothing for one part and sleeps for the other. Data, the collector and the numbers are untouched. It
-ends with the process, or after the seconds that were asked for.
+The share is of the rank's own median step without ours, so it follows the program. It is added at the end of the step,
+as CPU time: a slow machine needs more of it for the same work, and a rank that only slept would not look like one. If
+the rank has an accelerator open, a device is slow: the rank sleeps then, for as large a part as it does in its steps.
+Data, the collector and the numbers are untouched. It ends with the process, or after the seconds that were asked for.
 
 steady: `percent` at once. growing: from nothing to `percent` within `seconds`, and stays there. intermittent: bursts of
 `percent`, as long as the pauses between them.
 """
 
 import collections
+import os
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from everstep.linux.accelerators import has_accelerator
 from everstep.worker.drills import Happened
 from everstep.worker.link.runtime import Runtime
 
@@ -34,6 +37,7 @@ def arm(runtime: Runtime, request: Mapping[str, Any]) -> None:
         percent=float(options.get("percent", PERCENT)),
         pattern=str(options.get("pattern", "steady")),
         seconds=float(options["seconds"]) if "seconds" in options else None,
+        waits_for_device=has_accelerator(os.getpid()),
     )
     earlier = [hook for hook in runtime.step_hooks if isinstance(hook, Slowness)]
     runtime.step_hooks[:] = [hook for hook in runtime.step_hooks if hook not in earlier] + [slowness]
@@ -59,11 +63,13 @@ class Slowness:
         percent: float,
         pattern: str,
         seconds: float | None,
+        waits_for_device: bool,
         clocks: Clocks = time,
     ) -> None:
         self.percent = percent
         self.pattern = pattern
         self._seconds = seconds
+        self._waits_for_device = waits_for_device
         self._clocks = clocks
         self._cpu_at = 0.0
         self._cpu_s: collections.deque[float] = collections.deque(maxlen=NUM_STEPS)
@@ -84,9 +90,10 @@ class Slowness:
         self._resumed_at, self._cpu_at = self._clocks.monotonic(), self._clocks.thread_time()
 
     def _pass(self, owed_s: float) -> None:
-        """A slow machine needs more CPU time for the same work: who only slept would not look like one."""
         ends_at = self._clocks.monotonic() + owed_s
-        busy_s = owed_s * min(1.0, _median(self._cpu_s) / max(1e-9, _median(self._step_s)))
+        busy_s = owed_s
+        if self._waits_for_device:
+            busy_s *= min(1.0, _median(self._cpu_s) / max(1e-9, _median(self._step_s)))
         cpu_ends_at = self._clocks.thread_time() + busy_s
         while self._clocks.thread_time() < cpu_ends_at and self._clocks.monotonic() < ends_at:
             pass
