@@ -44,7 +44,7 @@ def test_who_takes_one_ranks_cpu_is_named_where_all_ranks_wait_as_long(seed: int
     assert find_starving(now, usual, 4) is None, "it waits as long as its neighbour, and as before"
     found = find_robbed(now, usual, 4)
     assert found is not None
-    assert (found.rank, {each.pid for each in found.takers}) == (1, set(BURNERS))
+    assert (found.ranks, {each.pid for each in found.takers}) == ((1,), set(BURNERS))
     assert "burn (pid 71) (5%)" in found.says
     assert "for 15% of its time" in found.says
 
@@ -63,8 +63,32 @@ def test_noise_that_is_equal_for_all_ranks_changes_nobodys_name(noise: dict[int,
         now, usual = rounds(5, seed, burnt=burnt), rounds(9, seed + 1000)
         noisy = [[msgspec.structs.replace(t, takers=(*(t.takers or ()), *extra)) for t in timings] for timings in now]
         before, after = find_robbed(now, usual, 4), find_robbed(noisy, usual, 4)
-        assert (before and before.rank, before and before.takers) == (after and after.rank, after and after.takers)
+        assert (before and before.ranks, before and before.takers) == (after and after.ranks, after and after.takers)
         assert (before is None) is (burnt is None)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ranks_that_share_the_cpu_that_is_taken_are_all_named(seed: int) -> None:
+    """Four ranks on a machine, two to each of its CPUs: burners on one CPU take as much from both."""
+    dice = random.Random(seed)
+
+    def on_one_machine(num: int, burnt: tuple[int, ...], seed: int) -> list[list[RankTiming]]:
+        made = rounds(num, seed, burnt=1)
+        for timings in made:
+            for at, timing in enumerate(timings):
+                kept = [each for each in timing.takers or () if each.pid not in BURNERS]
+                mine = [Taken(pid, "burn", 0.05 * dice.uniform(0.8, 1.2)) for pid in BURNERS if at in burnt]
+                timings[at] = msgspec.structs.replace(timing, host="a", takers=(*kept, *mine))
+        return made
+
+    usual = on_one_machine(9, (), seed + 1000)
+    found = find_robbed(on_one_machine(5, (1, 3), seed), usual, 4)
+    assert found is not None
+    assert (found.ranks, {each.pid for each in found.takers}) == ((1, 3), set(BURNERS))
+    assert found.says.startswith("ranks 1,3 are ready and not scheduled for 1")
+    assert "their CPU is taken by burn" in found.says
+    assert find_robbed(on_one_machine(5, (0, 1, 2, 3), seed), usual, 4) is None, "all lose as much"
+    assert find_robbed(on_one_machine(5, (), seed), usual, 4) is None
 
 
 def test_what_ran_there_before_is_usual() -> None:
@@ -96,7 +120,7 @@ def test_on_another_machine_the_same_number_is_another_process() -> None:
 
     found = find_robbed([*map(beside, rounds(5, 1, burnt=1))], [*map(beside, rounds(9, 2))], 4)
     assert found is not None
-    assert (found.rank, {each.pid for each in found.takers}) == (1, set(BURNERS))
+    assert (found.ranks, {each.pid for each in found.takers}) == ((1,), set(BURNERS))
 
 
 def test_who_did_not_look_knows_nothing() -> None:

@@ -272,6 +272,37 @@ def test_a_machine_that_is_slow_when_the_link_is_well_again_is_named():
     assert [found.verdict.code for found in job.rounds(6)] == ["ES-S01"]
 
 
+def test_a_machine_that_is_slow_when_its_cpu_is_free_again_is_named():
+    """The rank was told to be starved, and was never accused for as long as it stayed slow."""
+    delay = dict.fromkeys(range(4), 0.001)
+    job = Job(delay_s=lambda rank: STEPS * delay[rank])
+    job.rounds(6)
+    delay[2], job.compute_s[2] = 0.03, 1.3 * STEP_S
+    assert [(found.verdict.code, found.verdict.ranks) for found in job.rounds(6)] == [("ES-S03", (2,))]
+    assert job.rounds(20) == [], "it is starved still, and no slow machine"
+    delay[2], job.compute_s[2] = 0.001, STEP_S
+    assert job.rounds(2) == []
+    job.compute_s[2] = 1.6 * STEP_S
+    assert job.rounds(3) == [], "rounds in which it was starved still count"
+    assert [(found.verdict.code, found.verdict.ranks) for found in job.rounds(9)] == [("ES-S01", (2,))]
+
+
+def test_how_a_rank_began_is_compared_with_how_the_others_were_then():
+    """A job starts slower than it goes on. Whose machine was replaced meanwhile began faster, and the others seemed to
+    have been slow from the beginning."""
+    job = Job(state_of(("h0", "h1")))
+    job.compute_s = dict.fromkeys(range(4), 1.6 * STEP_S)
+    job.rounds(2)
+    job.compute_s = dict.fromkeys(range(4), STEP_S)
+    job.rounds(4)
+    moved = state_of(("h0", "h1", "h2"))
+    workers = {rank: msgspec.structs.replace(w, node="n2") if rank > 1 else w for rank, w in job.state.workers.items()}
+    job.state = msgspec.structs.replace(moved, generation=1, slots=("n0", "n2"), workers=workers, tally=job.state.tally)
+    job.rounds(6)
+    job.compute_s[0] = 1.5 * STEP_S
+    assert [(found.verdict.code, found.verdict.ranks) for found in job.rounds(8)] == [("ES-S01", (0,))]
+
+
 def test_where_everybody_waits_for_a_processor_small_differences_mean_nothing():
     job = Job(delay_s=lambda rank: STEPS * 0.03)
     job.rounds(3)

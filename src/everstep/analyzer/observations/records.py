@@ -303,6 +303,7 @@ class RankTiming(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     compute_s: float  # forward, backward, optimizer: everything that is not waiting for other ranks
+    others_s: float | None = None  # median compute_s of the other ranks in the same round; only known of first rounds
     error_s: float = 0.0  # standard error of compute_s, from the scatter of the steps; 0: not known
     wait_s: float | None = None  # in collectives
     data_s: float | None = None  # waiting for the data loader; part of compute_s

@@ -52,7 +52,7 @@ def mean_timings(rounds: Sequence[Sequence[RankTiming]]) -> dict[int, RankTiming
 
 def _mean(listed: list[RankTiming]) -> RankTiming:
     parts = {}
-    for name in ("wait_s", "data_s", "gc_s", "delay_s", "throttled_s", "io_s", "cpu_s", "work"):
+    for name in ("others_s", "wait_s", "data_s", "gc_s", "delay_s", "throttled_s", "io_s", "cpu_s", "work"):
         values = [getattr(timing, name) for timing in listed]
         known = [value for value in values if value is not None]
         parts[name] = statistics.fmean(known) if 2 * len(known) > len(values) else None
@@ -189,6 +189,9 @@ def _always_so(ranks: tuple[int, ...], means: Mapping[int, RankTiming], first: M
 
 
 def _lead(rank: int, ranks: tuple[int, ...], timings: Mapping[int, RankTiming]) -> float:
+    """Over the other ranks. First rounds of ranks that moved are of different moments, and a start is slower than what
+    follows: there, over the others in the same round."""
     others = [t.compute_s for r, t in timings.items() if r not in ranks]
-    usual = statistics.median(others) if others else 0.0
+    known = timings[rank].others_s
+    usual = known if known is not None else statistics.median(others) if others else 0.0
     return timings[rank].compute_s / usual - 1 if usual > 0 else 0.0

@@ -5,15 +5,16 @@ If steps are long, several rounds of the agents make one round of the vote. Used
 """
 
 import logging
+import statistics
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from everstep.analyzer.observations.groups import kind_of
 from everstep.analyzer.observations.records import ParallelGroup, RankTiming
 from everstep.analyzer.slowness.arrivals import counted, join, measure
-from everstep.analyzer.slowness.slow import SlowLimits
+from everstep.analyzer.slowness.slow import MANY, SlowLimits
 from everstep.controller.detectors.slow.clocks import DOUBT_S
 from everstep.core.state.schema import State
 from everstep.model.facts import RankRound
@@ -170,16 +171,21 @@ class Ballot:
             self._earlier.append(self.rounds[0])
         self.rounds.append(timings)
         self.begun += [timings] * (len(self.begun) < NUM_FIRST)
-        for timing in timings:
-            if timing.rank in state.workers:
-                self._note_first(timing, state.workers[timing.rank].node, num_steps[timing.rank])
+        self._note_first(timings, state, num_steps)
         return True
 
-    def _note_first(self, timing: RankTiming, node: str, num_steps: int) -> None:
-        begun = self._first.setdefault((timing.rank, node), [])
-        if len(begun) < NUM_FIRST and self._first_steps[timing.rank, node] < FIRST_STEPS:
-            begun.append(timing)
-            self._first_steps[timing.rank, node] += num_steps
+    def _note_first(self, timings: Sequence[RankTiming], state: State, num_steps: Mapping[int, int]) -> None:
+        of_all = statistics.median(each.compute_s for each in timings)
+        for timing in timings:
+            if timing.rank not in state.workers:
+                continue
+            place = (timing.rank, state.workers[timing.rank].node)
+            begun = self._first.setdefault(place, [])
+            if len(begun) < NUM_FIRST and self._first_steps[place] < FIRST_STEPS:
+                few = len(timings) <= MANY  # among many ranks, one does not move the median
+                others_s = _median_of_others(timing, timings) if few else of_all
+                begun.append(msgspec.structs.replace(timing, others_s=others_s))
+                self._first_steps[place] += num_steps[timing.rank]
 
     def _say(self, reported: Mapping[int, RankRound]) -> None:
         """Log why ranks cannot be measured, on change only."""
@@ -188,6 +194,10 @@ class Ballot:
         if said != self._said:
             log.info("fail-slow vote: %s", said or "all ranks report")
         self._said = said
+
+
+def _median_of_others(timing: RankTiming, timings: Sequence[RankTiming]) -> float:
+    return statistics.median(each.compute_s for each in timings if each is not timing)
 
 
 def _host_of(rank: int, state: State) -> str:

@@ -24,7 +24,7 @@ from everstep.analyzer.slowness.grown import Grown, every_grown
 from everstep.analyzer.slowness.links.sending import SlowLink, explains, find_slow_link
 from everstep.analyzer.slowness.shares import Shares, of_rounds
 from everstep.analyzer.slowness.slow import SlowVerdict, flag_like, judge
-from everstep.controller.detectors.slow.ballot import Ballot
+from everstep.controller.detectors.slow.ballot import NUM_ROUNDS, Ballot
 from everstep.controller.detectors.slow.clocks import Clocks
 from everstep.controller.detectors.slow.pace import Pace
 from everstep.controller.detectors.slow.paces import PaceHistory
@@ -76,6 +76,8 @@ class SlownessDetector:
         self._bad_at: dict[_Cause, float] = {}  # time of the last detection in this generation
         self._told: set[_Cause] = set()
         self._rounds_in_a_row: Counter[_Cause] = Counter()  # newest rounds in a row in which it was found
+        self._num_votes = 0
+        self._explained_in: dict[_Cause, int] = {}  # the last vote in which a told cause other than the machine held
         self._of_kernel: set[_Cause] = set()  # causes that kernel counters have ever named
         self._refused: set[tuple[str, tuple[int, ...]]] = set()
         self._overloads: set[str] = set()  # machines for which an overload was reported
@@ -98,6 +100,7 @@ class SlownessDetector:
         """Record that another detector has found why this rank is slow. False: that was reported already."""
         is_news = (rank, code) not in self._told
         self._bad_at[rank, code] = at
+        self._explained_in[rank, code] = self._num_votes
         self._told.add((rank, code))
         return is_news
 
@@ -122,6 +125,7 @@ class SlownessDetector:
         self._bad_at.clear()
         self._told.clear()
         self._rounds_in_a_row.clear()
+        self._explained_in.clear()
         self._of_kernel.clear()
         self._refused.clear()
         self._overloads.clear()
@@ -133,6 +137,7 @@ class SlownessDetector:
                 return None
             return self._tell_news(self._by_kernel(event.at), event, is_vote=False)  # the vote waits for more steps
         node_of = {rank: worker.node for rank, worker in state.workers.items()}
+        self._num_votes += 1
         self.paces.note(event.at, self._ballot.rounds[-1], node_of, self._ballot.groups)
         first = self._ballot.first_rounds(state)
         verdict = judge(tuple(self._ballot.rounds), self._ballot.groups, first, from_arrivals=True)
@@ -153,11 +158,18 @@ class SlownessDetector:
         return self._refuse(verdict, event) if verdict.refusal is not None else self._accuse(verdict, event)
 
     def _accuse(self, verdict: SlowVerdict, event: RoundReported) -> AnomalyFound | None:
-        known = {rank for rank, _ in self._told}  # for any cause: a rank with explained slowness is not accused
+        for each in self._explanations(event.at):
+            self._explained_in |= dict.fromkeys(_causes(each), self._num_votes)
+        known = {rank for rank, code in self._told if self._holds((rank, code))}
         if set(verdict.ranks) <= known:
             return None
         self._told |= {(rank, verdict.code) for rank in verdict.ranks}
         return AnomalyFound(at=event.at, generation=event.generation, verdict=self._verdict(verdict, event.at))
+
+    def _holds(self, told: _Cause) -> bool:
+        """Whether a told cause is a reason not to accuse its rank: an accusation, or a cause that was found in a vote
+        of which rounds still count. A rank whose CPU is free again may be slow for another reason."""
+        return self._num_votes - self._explained_in.get(told, self._num_votes) <= NUM_ROUNDS
 
     def _refuse(self, verdict: SlowVerdict, event: RoundReported) -> AnomalyFound | None:
         # The rank that is long changes from step to step; a change is no news.
@@ -221,19 +233,23 @@ class SlownessDetector:
     def _unnamed(self, event: RoundReported) -> AnomalyFound | None:
         """A slow rank that the kernel counters explain, when the vote identifies none. None of these causes accuses a
         machine. Reported after it has lasted as long as an accusation would need."""
-        rounds, usual = list(self._ballot.rounds), self._ballot.usual_rounds()
-        if len(rounds) < STARVED_ROUNDS:
+        if len(self._ballot.rounds) < STARVED_ROUNDS:
             return None
-        by_vote = (
-            self._starved(event.at),
-            *self._by_kernel(event.at),
-            *(self._grown(each, event.at) for each in every_grown(rounds, usual, STARVED_VOTES, counted=False)),
-            self._linked(event.at),
-        )
-        found = [each for each in by_vote if each is not None]
+        found = self._explanations(event.at)
         news = self._tell_news(found, event)
         self._ballot.is_unusual = bool(found)
-        return news if found else self._overloaded(rounds, event)
+        return news if found else self._overloaded(list(self._ballot.rounds), event)
+
+    def _explanations(self, at: float) -> list[Verdict]:
+        """Why ranks are slow, as far as no machine is to blame."""
+        rounds, usual = list(self._ballot.rounds), self._ballot.usual_rounds()
+        found = (
+            self._starved(at),
+            *self._by_kernel(at),
+            *(self._grown(each, at) for each in every_grown(rounds, usual, STARVED_VOTES, counted=False)),
+            self._linked(at),
+        )
+        return [each for each in found if each is not None]
 
     def _by_kernel(self, at: float) -> list[Verdict]:
         """Causes that need no complete steps: a process that took its CPU, its quota, and what it slept for."""
@@ -243,15 +259,16 @@ class SlownessDetector:
         robbed = self._robbed(rounds, usual, at)
         grown = [self._grown(each, at) for each in every_grown(rounds, usual, STARVED_VOTES, counted=True)]
         found = grown if robbed is None else [robbed, *grown]
-        self._of_kernel.update((each.ranks[0], each.code) for each in found)
+        self._of_kernel.update(cause for each in found for cause in _causes(each))
         return found
 
     def _tell_news(self, verdicts: list[Verdict], event: RoundReported, *, is_vote: bool = True) -> AnomalyFound | None:
         """The first verdict that is not reported yet. A second cause of a rank must last: while the first one begins,
         it changes other values too."""
         self._ballot.is_unusual |= bool(verdicts)
-        causes = list(dict.fromkeys((verdict.ranks[0], verdict.code) for verdict in verdicts))
+        causes = list(dict.fromkeys(cause for verdict in verdicts for cause in _causes(verdict)))
         self._bad_at |= dict.fromkeys(causes, event.at)
+        self._explained_in |= dict.fromkeys(causes, self._num_votes)
         again = {each: self._rounds_in_a_row[each] + 1 for each in causes}
         if not is_vote:  # other causes were not examined in this round
             again |= {each: num for each, num in self._rounds_in_a_row.items() if each not in self._of_kernel}
@@ -259,10 +276,10 @@ class SlownessDetector:
         self._rounds_in_a_row = Counter(again)
         known = {rank for rank, _ in self._told}
         for verdict in verdicts:
-            cause = (verdict.ranks[0], verdict.code)
-            least = STARVED_ROUNDS if cause[0] in known else 1
-            if cause not in self._told and self._rounds_in_a_row[cause] >= least:
-                self._told.add(cause)
+            least = STARVED_ROUNDS if known & set(verdict.ranks) else 1
+            news = _causes(verdict) - self._told
+            if news and all(self._rounds_in_a_row[each] >= least for each in news):
+                self._told |= news
                 return AnomalyFound(at=event.at, generation=event.generation, verdict=verdict)
         return None
 
@@ -283,7 +300,7 @@ class SlownessDetector:
         if found is None:
             return None
         cure = "a restart elsewhere does not cure what runs beside it"
-        return self._of_rank("ES-S03", found.rank, found.says, cure, KERNEL, at)
+        return self._of_ranks("ES-S03", found.ranks, found.says, cure, KERNEL, at)
 
     def _grown(self, found: Grown, at: float) -> Verdict:
         return self._of_rank(found.code, found.rank, found.says, found.cure, "scheduler", at)
@@ -303,14 +320,19 @@ class SlownessDetector:
         return self._of_rank("ES-S11", found.rank, says, what, CONNECTIONS, at)
 
     def _of_rank(self, code: str, rank: int, says: str, cure: str, source: str, at: float) -> Verdict:
+        return self._of_ranks(code, (rank,), says, cure, source, at)
+
+    def _of_ranks(self, code: str, ranks: tuple[int, ...], says: str, cure: str, source: str, at: float) -> Verdict:
+        only = ranks[0] if len(ranks) == 1 else None
+        seen = (line for rank in ranks for line in self._seen(rank, at))
         return Verdict(
             code=code,
             sentence=f"{says}; {cure}.",
             blame=Blame.ENVIRONMENT if code == "ES-S03" else Blame(CODES[code].blame),
             confidence=Confidence.MEDIUM,
-            ranks=(rank,),
+            ranks=ranks,
             at=at,
-            evidence=(Evidence(at=at, source=source, says=says, rank=rank), *self._seen(rank, at), *self._unread(at)),
+            evidence=(Evidence(at=at, source=source, says=says, rank=only), *seen, *self._unread(at)),
         )
 
     def _overloaded(self, rounds: list[list[RankTiming]], event: RoundReported) -> AnomalyFound | None:
@@ -374,6 +396,10 @@ class SlownessDetector:
         if verdict.code != self._said:
             log.info("fail-slow vote: %s", verdict.sentence)
         self._said = verdict.code
+
+
+def _causes(verdict: Verdict) -> set[_Cause]:
+    return {(rank, verdict.code) for rank in verdict.ranks}
 
 
 def _may_tell(state: State) -> bool:
