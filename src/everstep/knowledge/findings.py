@@ -109,6 +109,22 @@ class Finding:
         return fixed | {key: value for key, value in optional.items() if value is not None}
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Where and how a line was seen. Devices of different sources are different devices."""
+
+    source: str
+    line: int
+    at: float | None
+    rank: int | None
+    place: str = ""
+    from_kernel: bool = False
+    is_exception: bool = False
+    is_chained: bool = False
+    is_calm: bool = False
+    finished_line: int = 0
+
+
 @dataclasses.dataclass(slots=True)
 class _Folded:
     finding: Finding
@@ -150,92 +166,51 @@ class Fold:
         self._seq = 0
         self.num_dropped = 0
 
-    def add(
-        self,
-        signature: Signature,
-        text: bytes,
-        *,
-        source: str,
-        line: int,
-        at: float | None,
-        rank: int | None,
-        place: str = "",
-        from_kernel: bool = False,
-        is_exception: bool = False,
-        is_chained: bool = False,
-        is_calm: bool = False,
-        finished_line: int = 0,
-    ) -> tuple[str, ...] | None:
+    def add(self, signature: Signature, text: bytes, seen: Seen) -> tuple[str, ...] | None:
         """Its key, for `move_on` and `handle`; None: there is no room for one more."""
         self._seq += 1
         about = subject_of(text)
-        key = (signature.code, about and f"{source_host(source)}|{about}", fingerprint(text))
-        happened = Occurrence(at, _first(_PID, text), _first(_SPOT, text))
+        key = (signature.code, about and f"{seen.source}|{about}", fingerprint(text))
+        happened = Occurrence(seen.at, _first(_PID, text), _first(_SPOT, text))
         known = self._folded.get(key)
         if known is not None:
-            self._repeat(known, happened, source, line, rank)
-            known.finished_line = min(known.finished_line, finished_line)
-            known.is_calm = known.is_calm and is_calm
+            self._repeat(known, happened, seen)
             return key
         if len(self._folded) >= MAX_FINDINGS:
             self.num_dropped += 1
             return None
-        finding = Finding(
-            code=signature.code,
-            klass=signature.klass,
-            component=signature.component,
-            title=signature.title,
-            blame=signature.blame,
-            severity=signature.severity,
-            role=signature.role,
-            action=signature.action,
-            specificity=signature.specificity,
-            family=signature.family,
-            after=signature.after,
-            recovers=signature.recovers,
-            text=shown(text),
-            source=source,
-            line=line,
-            seq=self._seq,
-            last_seq=self._seq,
-            at=at,
-            subject=about,
-            place=place,
-            from_kernel=from_kernel,
-            is_exception=is_exception,
-            is_chained=is_chained,
-        )
-        ranks = {} if rank is None else {rank: None}
         self._folded[key] = _Folded(
-            finding,
+            _finding(signature, text, about, seen, self._seq),
             1,
             self._seq,
-            ranks,
-            {source: None},
+            {} if seen.rank is None else {seen.rank: None},
+            {seen.source: None},
             [happened],
-            open={source},
-            last_line=line,
-            last_source=source,
-            finished_line=finished_line,
-            is_calm=is_calm,
+            open={seen.source},
+            last_line=seen.line,
+            last_source=seen.source,
+            finished_line=seen.finished_line,
+            is_calm=seen.is_calm,
         )
         return key
 
-    def _repeat(self, known: _Folded, happened: Occurrence, source: str, line: int, rank: int | None) -> None:
+    def _repeat(self, known: _Folded, happened: Occurrence, seen: Seen) -> None:
         known.count += 1
         known.last_seq = self._seq
-        known.last_line, known.last_source = line, source
+        known.last_line, known.last_source = seen.line, seen.source
+        known.finished_line = min(known.finished_line, seen.finished_line)
+        known.is_calm = known.is_calm and seen.is_calm
         if len(known.open) < MAX_SEEN:
-            known.open.add(source)
-        if rank is not None and len(known.ranks) < MAX_SEEN:
-            known.ranks[rank] = None
+            known.open.add(seen.source)
+        if seen.rank is not None and len(known.ranks) < MAX_SEEN:
+            known.ranks[seen.rank] = None
         if len(known.sources) < MAX_SEEN:
-            known.sources[source] = None
+            known.sources[seen.source] = None
         if len(known.occurrences) < MAX_SEEN:
             known.occurrences.append(happened)
         first = known.finding
         if happened.at is not None and first.at is not None and happened.at < first.at:
-            known.finding = dataclasses.replace(first, at=happened.at, source=source, line=line)
+            known.finding = dataclasses.replace(first, at=happened.at, source=seen.source, line=seen.line)
 
     def move_on(self, key: tuple[str, ...], source: str) -> None:
         """Training continued after it in this source."""
@@ -256,9 +231,32 @@ class Fold:
             self._lines[source] = lines
 
 
-def source_host(source: str) -> str:
-    """Devices of different sources are different devices."""
-    return source
+def _finding(signature: Signature, text: bytes, about: str, seen: Seen, seq: int) -> Finding:
+    return Finding(
+        code=signature.code,
+        klass=signature.klass,
+        component=signature.component,
+        title=signature.title,
+        blame=signature.blame,
+        severity=signature.severity,
+        role=signature.role,
+        action=signature.action,
+        specificity=signature.specificity,
+        family=signature.family,
+        after=signature.after,
+        recovers=signature.recovers,
+        text=shown(text),
+        source=seen.source,
+        line=seen.line,
+        seq=seq,
+        last_seq=seq,
+        at=seen.at,
+        subject=about,
+        place=seen.place,
+        from_kernel=seen.from_kernel,
+        is_exception=seen.is_exception,
+        is_chained=seen.is_chained,
+    )
 
 
 def subject_of(text: bytes) -> str:

@@ -26,7 +26,7 @@ from everstep.knowledge.causality.progress import Watch, marks
 from everstep.knowledge.causality.repeats import Repeats
 from everstep.knowledge.causality.zeros import without_zeros
 from everstep.knowledge.engine import Engine
-from everstep.knowledge.findings import Finding, Fold, subject_of
+from everstep.knowledge.findings import Finding, Fold, Seen, subject_of
 from everstep.knowledge.lines import Clock, Line, clean, num_ends, own_rank, rank_in
 from everstep.knowledge.loading import Base
 from everstep.knowledge.screening.screen import MAX_LINE_BYTES, OVERLAP_BYTES
@@ -406,9 +406,7 @@ class Matcher:
         is_calm: bool = False,
     ) -> tuple[str, ...] | None:
         """The key of the finding; None: there is no room for one more."""
-        key = self._fold.add(
-            signature,
-            text,
+        seen = Seen(
             source=stream.name,
             line=stream.line + 1,
             at=at,
@@ -420,6 +418,7 @@ class Matcher:
             is_calm=is_calm,
             finished_line=stream.finish.line_before(stream.data, stream.at),
         )
+        key = self._fold.add(signature, text, seen)
         if key is not None and (key in stream.watches or len(stream.watches) < _MAX_WATCHES):
             stream.watches[key] = Watch(stream.at)
         return key
