@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from everstep.checkpoint import arena as arenas
-from everstep.worker.snapshots import pinning
+from everstep.worker.snapshots.memory import pinning
 from gpu_running.part import Report, Request, run
 
 _BYTES = 1 << 30

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 import everstep
-from everstep.worker.snapshots import pinning
+from everstep.worker.snapshots.memory import pinning
 from gpu_programs.gpu_model import Work, bytes_of, model_of, optimizer_of, synchronize, tensors_of
 
 _STEPS_PER_LIFE = 8

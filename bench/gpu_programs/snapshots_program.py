@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import everstep
-from everstep.worker.snapshots import device_copies, pinning
+from everstep.worker.snapshots.memory import device_copies, pinning
 from gpu_programs.gpu_model import Clock, Work, bytes_of, median, model_of, optimizer_of, synchronize
 from gpu_running.part import Report, SkipError
 

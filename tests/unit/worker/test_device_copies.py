@@ -9,7 +9,7 @@ import torch
 
 from everstep.checkpoint import arena as arenas
 from everstep.worker.process import capturing
-from everstep.worker.snapshots import device_copies, pinning
+from everstep.worker.snapshots.memory import device_copies, pinning
 
 DEVICE = torch.device("cuda", 1)  # a name; no device is needed for it
 

@@ -5,8 +5,8 @@ import threading
 import pytest
 import torch
 
-from everstep.worker.snapshots import pinning, pinning_ahead
-from everstep.worker.snapshots.pinning_ahead import PinningAhead
+from everstep.worker.snapshots.memory import pinning, pinning_ahead
+from everstep.worker.snapshots.memory.pinning_ahead import PinningAhead
 
 DEVICE = torch.device("cuda", 1)  # a name; no device is needed for it
 
@@ -57,7 +57,7 @@ def test_it_does_not_outlast_the_restore(device):
 
 
 def test_a_program_that_uses_no_device_is_not_looked_at_for_ever(device, monkeypatch):
-    monkeypatch.setattr("everstep.worker.snapshots.pinning_ahead._LIMIT_S", 0.02)
+    monkeypatch.setattr("everstep.worker.snapshots.memory.pinning_ahead._LIMIT_S", 0.02)
     ahead = PinningAhead("arena", DEVICE, 0)
     ahead._thread.join(60)
     assert not ahead._thread.is_alive()

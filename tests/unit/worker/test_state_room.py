@@ -54,7 +54,7 @@ def test_scarce_memory_gives_two_buffers_and_says_what_that_means(agent: Agent, 
 
 
 def test_large_memory_is_made_on_a_thread_and_steps_go_on(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    from everstep.worker.snapshots import space
+    from everstep.worker.snapshots.memory import space
 
     monkeypatch.setattr(space, "ASK_APART_BYTES", 0)
     now, model, optimizer, state = begin(agent)

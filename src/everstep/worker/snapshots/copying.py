@@ -10,7 +10,7 @@ and can still be begun for as long as no optimizer has.
 
 The thread also seals snapshots, when it has nothing to copy (`worker.snapshots.sealing`). Used by
 `worker.snapshots.snapshots`; it decides what is copied and where to, and this module never raises into the program.
-What lies on a device is copied by the device, and waited for there (`worker.snapshots.device_copies`).
+What lies on a device is copied by the device, and waited for there (`worker.snapshots.memory.device_copies`).
 """
 
 import atexit
@@ -28,7 +28,7 @@ import torch
 from everstep.checkpoint import arena as arenas
 from everstep.checkpoint.packing import copy
 from everstep.worker.process.naming import name_thread
-from everstep.worker.snapshots import device_copies
+from everstep.worker.snapshots.memory import device_copies
 from everstep.worker.snapshots.sealing import Sealing, Unsealed
 
 CHUNK_BYTES = 256 << 20

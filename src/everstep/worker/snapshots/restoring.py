@@ -21,7 +21,8 @@ from everstep.checkpoint.stored import Stored
 from everstep.errors import SnapshotError
 from everstep.worker.process.saying import say
 from everstep.worker.process.signals import came_from_signal
-from everstep.worker.snapshots import pinning, pinning_ahead, spreading
+from everstep.worker.snapshots import spreading
+from everstep.worker.snapshots.memory import pinning, pinning_ahead
 from everstep.worker.snapshots.reading import Reading
 
 if TYPE_CHECKING:

@@ -29,10 +29,11 @@ from everstep.worker.link.runtime import ArenaRefused
 from everstep.worker.process.capturing import is_capturing
 from everstep.worker.process.saying import say
 from everstep.worker.process.signals import came_from_signal
-from everstep.worker.snapshots import cadence, pinning
+from everstep.worker.snapshots import cadence
 from everstep.worker.snapshots.copying import TORN, Copier, Job
 from everstep.worker.snapshots.dividing import Dividing
-from everstep.worker.snapshots.space import Space
+from everstep.worker.snapshots.memory import pinning
+from everstep.worker.snapshots.memory.space import Space
 from everstep.worker.snapshots.stepping import Optimizers
 
 SMALL_BYTES = 16 << 20

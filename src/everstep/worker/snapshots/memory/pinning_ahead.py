@@ -12,7 +12,7 @@ import torch
 
 from everstep.checkpoint.arena import Arena
 from everstep.worker.process.naming import name_thread
-from everstep.worker.snapshots import pinning
+from everstep.worker.snapshots.memory import pinning
 
 _LOOK_S = 0.005
 _LIMIT_S = 600.0
