@@ -283,7 +283,7 @@ def test_a_machine_that_is_slow_when_its_cpu_is_free_again_is_named():
     delay[2], job.compute_s[2] = 0.001, STEP_S
     assert job.rounds(2) == []
     job.compute_s[2] = 1.6 * STEP_S
-    assert job.rounds(3) == [], "rounds in which it was starved still count"
+    assert job.rounds(3) == [], "it was starved within the last minute"
     assert [(found.verdict.code, found.verdict.ranks) for found in job.rounds(9)] == [("ES-S01", (2,))]
 
 

@@ -24,7 +24,7 @@ from everstep.analyzer.slowness.grown import Grown, every_grown
 from everstep.analyzer.slowness.links.sending import SlowLink, explains, find_slow_link
 from everstep.analyzer.slowness.shares import Shares, of_rounds
 from everstep.analyzer.slowness.slow import SlowVerdict, flag_like, judge
-from everstep.controller.detectors.slow.ballot import NUM_ROUNDS, Ballot
+from everstep.controller.detectors.slow.ballot import Ballot
 from everstep.controller.detectors.slow.clocks import Clocks
 from everstep.controller.detectors.slow.pace import Pace
 from everstep.controller.detectors.slow.paces import PaceHistory
@@ -76,8 +76,7 @@ class SlownessDetector:
         self._bad_at: dict[_Cause, float] = {}  # time of the last detection in this generation
         self._told: set[_Cause] = set()
         self._rounds_in_a_row: Counter[_Cause] = Counter()  # newest rounds in a row in which it was found
-        self._num_votes = 0
-        self._explained_in: dict[_Cause, int] = {}  # the last vote in which a told cause other than the machine held
+        self._explained_at: dict[_Cause, float] = {}  # when a cause other than the machine was last found
         self._of_kernel: set[_Cause] = set()  # causes that kernel counters have ever named
         self._refused: set[tuple[str, tuple[int, ...]]] = set()
         self._overloads: set[str] = set()  # machines for which an overload was reported
@@ -100,7 +99,7 @@ class SlownessDetector:
         """Record that another detector has found why this rank is slow. False: that was reported already."""
         is_news = (rank, code) not in self._told
         self._bad_at[rank, code] = at
-        self._explained_in[rank, code] = self._num_votes
+        self._explained_at[rank, code] = at
         self._told.add((rank, code))
         return is_news
 
@@ -125,7 +124,7 @@ class SlownessDetector:
         self._bad_at.clear()
         self._told.clear()
         self._rounds_in_a_row.clear()
-        self._explained_in.clear()
+        self._explained_at.clear()
         self._of_kernel.clear()
         self._refused.clear()
         self._overloads.clear()
@@ -137,7 +136,6 @@ class SlownessDetector:
                 return None
             return self._tell_news(self._by_kernel(event.at), event, is_vote=False)  # the vote waits for more steps
         node_of = {rank: worker.node for rank, worker in state.workers.items()}
-        self._num_votes += 1
         self.paces.note(event.at, self._ballot.rounds[-1], node_of, self._ballot.groups)
         first = self._ballot.first_rounds(state)
         verdict = judge(tuple(self._ballot.rounds), self._ballot.groups, first, from_arrivals=True)
@@ -159,17 +157,17 @@ class SlownessDetector:
 
     def _accuse(self, verdict: SlowVerdict, event: RoundReported) -> AnomalyFound | None:
         for each in self._explanations(event.at):
-            self._explained_in |= dict.fromkeys(_causes(each), self._num_votes)
-        known = {rank for rank, code in self._told if self._holds((rank, code))}
+            self._explained_at |= dict.fromkeys(_causes(each), event.at)
+        known = {rank for rank, code in self._told if self._holds((rank, code), event.at)}
         if set(verdict.ranks) <= known:
             return None
         self._told |= {(rank, verdict.code) for rank in verdict.ranks}
         return AnomalyFound(at=event.at, generation=event.generation, verdict=self._verdict(verdict, event.at))
 
-    def _holds(self, told: _Cause) -> bool:
-        """Whether a told cause is a reason not to accuse its rank: an accusation, or a cause that was found in a vote
-        of which rounds still count. A rank whose CPU is free again may be slow for another reason."""
-        return self._num_votes - self._explained_in.get(told, self._num_votes) <= NUM_ROUNDS
+    def _holds(self, told: _Cause, at: float) -> bool:
+        """Whether a told cause is a reason not to accuse its rank: an accusation, or a cause that was found within the
+        last minute. A rank whose CPU is free again may be slow for another reason."""
+        return abs(at - self._explained_at.get(told, at)) < FINE_S
 
     def _refuse(self, verdict: SlowVerdict, event: RoundReported) -> AnomalyFound | None:
         # The rank that is long changes from step to step; a change is no news.
@@ -268,7 +266,7 @@ class SlownessDetector:
         self._ballot.is_unusual |= bool(verdicts)
         causes = list(dict.fromkeys(cause for verdict in verdicts for cause in _causes(verdict)))
         self._bad_at |= dict.fromkeys(causes, event.at)
-        self._explained_in |= dict.fromkeys(causes, self._num_votes)
+        self._explained_at |= dict.fromkeys(causes, event.at)
         again = {each: self._rounds_in_a_row[each] + 1 for each in causes}
         if not is_vote:  # other causes were not examined in this round
             again |= {each: num for each, num in self._rounds_in_a_row.items() if each not in self._of_kernel}
