@@ -251,3 +251,33 @@ def test_sizes_of_groups_that_nobody_names_are_not_compared():
         Case(at=100.0, ranks=(), world=(), claims=ToolText().read([sized(0, 4000), sized(1, 1)]))
     ).verdict
     assert verdict.code == "ES-H11"
+
+
+def of_group(tag: int, place: int, op: str = "ALLREDUCE") -> str:
+    """Rank `tag` of the job is number `place` of a group of its own."""
+    return caught(tag, op=op).replace(f"[Rank {tag}]", f"[PG ID 1 PG GUID 5(tp) Rank {place}]")
+
+
+def test_the_number_behind_a_groups_name_is_the_place_in_it_and_no_rank_of_the_job():
+    lines = [of_group(4, 0), of_group(5, 1), of_group(6, 2, "BARRIER"), of_group(7, 3)]
+    assert all("PG GUID 5(tp) Rank" in line for line in lines)
+    verdict = diagnose(Case(at=100.0, ranks=(), world=(), claims=ToolText().read(lines))).verdict
+    assert verdict.ranks == (6,)
+
+
+@pytest.mark.parametrize("last", ["OpType=ALLRED", "NumelIn=8", "NumelOut=80"])
+def test_a_line_that_is_cut_off_accuses_nobody(last):
+    """Its end is missing: of what was written there, nothing is known."""
+    lines = [sized(rank, 8000) for rank in range(4)]
+    lines[3] = lines[3][: lines[3].index(last) + len(last)]
+    lines.append(status(0))
+    verdict = diagnose(Case(at=100.0, ranks=(), world=(), claims=ToolText().read(lines))).verdict
+    assert (verdict.code, verdict.ranks) == ("ES-H11", ())
+
+
+@pytest.mark.parametrize("cut", ["ALLRED", "[64", "Flo"])
+def test_a_fingerprint_that_is_cut_off_accuses_nobody(cut):
+    form = "CollectiveFingerPrint(SequenceNumber=7, OpType=ALLREDUCE, TensorShape=[64], TensorDtypes=Float)"
+    said = f"RuntimeError: Rank 0 is running collective: {form}, but Rank 1 is running collective: {form}"
+    line = said[: said.rindex(cut) + len(cut)]
+    assert diagnose(Case(at=100.0, ranks=(), world=(), claims=ToolText().read([line]))).verdict.ranks == ()

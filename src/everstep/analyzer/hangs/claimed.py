@@ -45,8 +45,8 @@ def _mismatches(calls: Sequence[Call], at: float, source: str) -> list[Finding]:
         by_place[call.group, call.seq][call.rank] = call
     for (_, seq), told in sorted(by_place.items(), key=lambda item: -len(item[1])):
         for code, form in (
-            ("ES-H03", {r: c.op for r, c in told.items()}),
-            ("ES-H04", {r: c.form for r, c in told.items()}),
+            ("ES-H03", {r: c.op for r, c in told.items() if c.op}),  # what is not known is not another one
+            ("ES-H04", {r: c.form for r, c in told.items() if c.form}),
         ):
             odd, usual = _minority(form)
             if not odd:

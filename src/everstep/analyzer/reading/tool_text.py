@@ -6,6 +6,7 @@ Each line is asked by a word that it must contain before any pattern is tried.
 
 import re
 from collections.abc import Iterable
+from itertools import islice
 
 from everstep.analyzer.observations.claims import Call, Claims, Kind, Named, Work
 from everstep.analyzer.reading.log_lines import MAX_LINE, read_rank
@@ -15,10 +16,13 @@ from everstep.analyzer.reading.trace_text import CollTrace, FlightText
 MAX_CLAIMS = 20_000
 
 _CAUGHT = re.compile(
-    r"collective operation timeout: Work\w{1,20}\(SeqNum=(\d{1,12}), OpType=(\w{1,40})"
-    r"(?:, NumelIn=(\d{1,16}), NumelOut=(\d{1,16}))?",
+    r"collective operation timeout: Work\w{1,20}\(SeqNum=(\d{1,12}), OpType=(?:(\w{1,40})(?=[,)]))?"
+    r"(?:, NumelIn=(\d{1,16}), NumelOut=(\d{1,16})(?=[,)]))?",
     re.I,
 )
+"""A line may be cut off: the half of an operation's name or of a size is none, and would differ from the others'."""
+
+_TAG = re.compile(r"\[rank ?(\d{1,7})\]:")
 _RANK_BEFORE = re.compile(r"\[(?:PG (?:ID )?(\w{1,20})(?: PG GUID (\S{1,60}))? )?Rank (\d{1,7})\]", re.I)
 _STATUS = re.compile(
     r"(?:at (?:NCCL )?work(?: sequence id)?: (\d{1,12}).{0,40}?)?"
@@ -28,7 +32,7 @@ _STATUS = re.compile(
 _STUCK = re.compile(r"watchdog got stuck for \d{1,9} seconds|Heartbeat monitor timed out", re.I)
 _FINGERPRINT = re.compile(r"Rank (\d{1,7}) is running (?:inconsistent )?collective: CollectiveFingerPrint\(", re.I)
 _SEQUENCE = re.compile(r"SequenceNumber=(\d{1,12})")
-_OP = re.compile(r"OpType=(\w{1,40})")
+_OP = re.compile(r"OpType=(\w{1,40})(?=[,)])")
 _SHAPE = re.compile(r"TensorShape=\[([^\]]{0,200})\]")
 _DTYPE = re.compile(r"TensorDtypes=(\w{0,40})")
 _BARRIER = re.compile(r"Ranks? ([\d, ]{1,400}) failed to pass monitoredBarrier", re.I)
@@ -90,18 +94,21 @@ class ToolText:
         for found in _RANK_BEFORE.finditer(line[:400]):
             who = int(found[3])
             group = _group(found[1], found[2]) or group
+        tag = _TAG.search(line[:200])
+        if tag is not None:  # the number behind the group's name is the rank's place within that group
+            who = int(tag[1])
         if who is None:
             return
         if caught is not None:
             size = f"{caught[3]} -> {caught[4]} elements" if caught[3] else ""
-            self._note(Work(rank=who, group=group, op=caught[2].lower(), size=size, seq=int(caught[1])))
+            self._note(Work(rank=who, group=group, op=(caught[2] or "").lower(), size=size, seq=int(caught[1])))
         if status is not None:
             seq = int(status[1]) if status[1] else None
             self._note(Work(rank=who, group=group, seq=seq, enqueued=int(status[2]), completed=int(status[3])))
 
     def _note(self, work: Work) -> None:
         """Several lines tell of one: each gives what the others leave out."""
-        for key, known in list(self._works.items())[-64:]:
+        for key, known in reversed(list(islice(reversed(self._works.items()), 64))):
             same_group = not work.group or not known.group or work.group == known.group
             same_seq = work.seq is None or known.seq is None or work.seq == known.seq
             if known.rank == work.rank and same_group and same_seq:
@@ -127,11 +134,12 @@ class ToolText:
         for found, following in zip(starts, [*(s.start() for s in starts[1:]), len(line)], strict=True):
             text = line[found.end() : following]
             op, seq, shape, dtype = (_first(p, text) for p in (_OP, _SEQUENCE, _SHAPE, _DTYPE))
-            form = " ".join(part for part in (f"[{shape}]" if shape else "", dtype) if part)
+            is_whole = ")" in text  # else the line is cut off
+            form = " ".join(part for part in (f"[{shape}]" if shape else "", dtype) if part and is_whole)
             told.append((int(found[1]), op.lower(), seq, form))
         is_apart = len({seq for _, _, seq, _ in told}) > 1
         for rank, op, seq, form in told:
-            name = f"{op} #{seq}" if is_apart and seq else op
+            name = f"{op} #{seq}" if is_apart and op and seq else op
             self._calls[Call(rank=rank, seq=int(seq) if seq and not is_apart else None, op=name, form=form)] = None
 
     def _pointed(self, line: str, rank: int | None) -> None:
