@@ -27,6 +27,9 @@ from everstep.analyzer.standing import Hang, Left, is_of_left, left_verdict
 from everstep.model.facts import Exit
 from everstep.model.verdict import Blame, Confidence, Evidence, Verdict
 
+_SAME_TIME_S = 1.0
+"""What ranks noticed later than this after the first one followed from it. Clocks of nodes differ by less."""
+
 
 class LostNode(msgspec.Struct, frozen=True, kw_only=True):
     node: str
@@ -279,7 +282,7 @@ def _contact_verdict(facts: FaultFacts, failures: list[Exit]) -> Verdict:
     if outside:
         return _exit_verdict(facts, outside[0], outside)
     own = next((e for e in failures if broke_its_own(e) is not None), None)
-    if own is not None:
+    if own is not None and fault_time(own) - fault_time(failures[0]) <= _SAME_TIME_S:
         return _own_socket_verdict(facts, own)
     ranks = tuple(e.rank for e in failures)
     at = fault_time(failures[0]) if failures else facts.at
@@ -301,10 +304,10 @@ def _contact_verdict(facts: FaultFacts, failures: list[Exit]) -> Verdict:
 
 
 def _own_socket_verdict(facts: FaultFacts, own: Exit) -> Verdict:
-    """The verdict when no rank failed for another reason, and one used a connection that is none of the job's: the
-    others lost theirs to it. Who closed it stays a guess."""
+    """The verdict when no rank failed for another reason, and one was the first to lose a connection that its program
+    made itself. Who closed it, and whether another rank was at its end, stays a guess."""
     found = _exit_verdict(facts, own, [own])
-    sentence = f"{found.sentence}; that connection is the program's own, none between ranks"
+    sentence = f"{found.sentence}; the program made that connection itself"
     blame = broke_its_own(own) or Blame.UNKNOWN
     return msgspec.structs.replace(found, sentence=sentence, blame=blame, confidence=Confidence.LOW)
 

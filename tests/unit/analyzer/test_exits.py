@@ -331,7 +331,14 @@ def broke(rank: int, at: float, kind: str, message: str, frame: str = "/job/feed
 def test_a_broken_socket_of_the_programs_own_is_the_cause_of_what_peers_lost(kind, message, blame):
     verdict = judge(facts(peer_gone(0, 99.9), broke(2, 100.0, kind, message), peer_gone(1, 100.1)))
     assert (verdict.code, verdict.ranks, verdict.node, verdict.blame) == ("ES-U01", (2,), "n1", blame)
-    assert "the program's own, none between ranks" in verdict.sentence
+    assert "the program made that connection itself" in verdict.sentence
+
+
+def test_a_socket_that_broke_well_after_ranks_had_lost_each_other_is_not_the_cause():
+    own = broke(2, 103.0, "ConnectionRefusedError", "[Errno 111] Connection refused")
+    verdict = judge(facts(peer_gone(0, 100.0), own))
+    assert (verdict.code, verdict.blame) == ("ES-P07", Blame.UNKNOWN)
+    assert "rank 0 on n0" in verdict.sentence
 
 
 def test_a_socket_that_may_be_one_between_ranks_stays_without_a_party():
