@@ -147,7 +147,7 @@ class Engine:
         if quoted is None:
             return found
         inner = message[quoted.end() :]
-        told = self._match(inner, inner, in_traceback=in_traceback, from_kernel=from_kernel)
+        told = self._match(inner, inner, in_traceback=in_traceback, from_kernel=from_kernel, whole=(line, message))
         if told is None or told.is_unknown or (found is not None and told.specificity <= found.specificity):
             return found
         return told
@@ -161,17 +161,27 @@ class Engine:
                 return found
         return self._match(line, message, in_traceback=in_traceback, from_kernel=from_kernel)
 
-    def _match(self, line: bytes, message: bytes, *, in_traceback: bool, from_kernel: bool) -> Signature | None:
+    def _match(
+        self,
+        line: bytes,
+        message: bytes,
+        *,
+        in_traceback: bool,
+        from_kernel: bool,
+        whole: tuple[bytes, bytes] | None = None,
+    ) -> Signature | None:
+        """`whole`: line and message that this is quoted in: they say how it was logged, and whether it is source."""
         hits = {self._floating_owners[i] for i in self._floating.Match(line) or ()}
         hits.update(self._anchored_owners[i] for i in self._anchored.Match(message) or ())
         if not hits:
             return None
-        head = line[:_LEVEL_WITHIN_BYTES]
+        logged, said = whole or (line, message)
+        head = logged[:_LEVEL_WITHIN_BYTES]
         calm, coped = self._calm.search(head) is not None, False
         if not (in_traceback or from_kernel):
-            if self._tone.is_source(message):
+            if self._tone.is_source(said):
                 return None
-            calm, coped = calm or self._tone.is_warning(head), self._tone.is_coped_with(message, head)
+            calm, coped = calm or self._tone.is_warning(head), self._tone.is_coped_with(said, head)
         best: Signature | None = None
         for index in sorted(hits):
             signature = self.signatures[index]

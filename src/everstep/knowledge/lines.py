@@ -57,8 +57,14 @@ _MAX_PREFIXES = 8
 _SAMPLE_BYTES = 4 << 10
 _LONG_LINE_BYTES = 64
 _ANY_STAMP = re.compile(rb"\d{4}[-/]\d\d[-/]\d\d[T\- ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
-_OWN_RANK = re.compile(rb"[\w.]{1,120}: \[?[Rr]ank[ :]{0,2}(\d{1,7})\]?[:,] ")
-_RANK_IN_TEXT = re.compile(rb"\[?(?<!local[ _-])[Rr]ank[ :]{0,2}(\d{1,7})\b")
+_OWN_RANK = re.compile(
+    rb"[\w.]{1,120}: \[?[Rr]ank[ :]{0,2}(\d{1,7})\]?(?::|,(?! (?:\d|(?i:rank|and|which|that|who|but|or)\b))) "
+)
+_WITHIN = ("local", "node", "host", "group", "machine", "dp", "tp", "pp", "cp", "ep", "parallel", "data", "tensor")
+"""Words before "rank" whose number is not that of the rank in the job."""
+_FORMS = [form for word in _WITHIN for form in (word, word.title(), word.upper())]
+_NOT_WITHIN = "".join(rf"(?<!\b{form}[ _-])" for form in _FORMS).encode()
+_RANK_IN_TEXT = re.compile(rb"\[?" + _NOT_WITHIN + rb"[Rr]ank[ :]{0,2}(\d{1,7})\b")
 
 
 @dataclass(slots=True)

@@ -61,6 +61,9 @@ def test_where_cpp_raised_an_exception_is_not_an_exception_by_itself():
     [
         ("RuntimeError: Rank 12: found NaN in local forward loss calculation. Device: 4, node: n2", (12,)),
         ("AssertionError: [Rank 5]: loss is nan", (5,)),
+        ("RuntimeError: Rank 2, node n3, device 4: loss is nan", (2,)),
+        ("RuntimeError: Rank 2, 3 and 5 say that the loss is nan", ()),
+        ("RuntimeError: Rank 2, which sent it, says that the loss is nan", ()),
         ("RuntimeError: Rank 2 sent it, and loss is nan", ()),
         ("RuntimeError: loss is nan, was fine on rank 2: none", ()),
     ],
@@ -69,3 +72,24 @@ def test_an_exception_that_gives_its_rank_is_of_that_rank(said, ranks):
     found = cause(f'Traceback (most recent call last):\n  File "/job/train.py", line 3, in step\n    f()\n{said}')
     assert found is not None
     assert found.ranks == ranks
+
+
+@pytest.mark.parametrize("of", ["Local rank", "local_rank", "node_rank:", "DP rank", "tensor-parallel rank"])
+def test_the_number_of_a_rank_within_something_is_no_rank_of_the_job(of):
+    found = cause(f"{of} 2: CUDA out of memory. Tried to allocate 2 GiB")
+    assert found is not None
+    assert (found.code, found.ranks) == ("ES-CU08", ())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2026-11-20 10:00:00 - INFO - the load was tried again, last error: CUDA out of memory",
+        "[2026-11-20 10:00:00] WARNING request failed. Last error: HTTPError: 503 Server Error",
+        "attempt 1/5 failed, will retry. Last error: CUDA out of memory. Tried to allocate 2 GiB",
+        "    logger.error('Last error: CUDA out of memory')",
+        '        raise RuntimeError("Last error: CUDA out of memory")',
+    ],
+)
+def test_an_error_that_a_line_quotes_is_as_harmless_as_the_line(line):
+    assert cause(line) is None
