@@ -23,6 +23,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from matrix import parties_more  # noqa: F401 - adds its faults
 from matrix.parties_faults import OWN, PINNED, SPOILING, TRUTH
 from matrix.parties_run import NODES, Hurt, Told, ranks_per_node, run_hurts
 from measuring.figures import table

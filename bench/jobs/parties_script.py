@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # started by its path: the rooms beside its own
 from jobs import certain_kinds
+from matrix import parties_more  # noqa: F401 - adds its faults
 from matrix.parties_faults import FROM_CERTAIN, OWN
 
 WIDTH = 32

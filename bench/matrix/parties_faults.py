@@ -78,14 +78,14 @@ TRUTH = {
     "interrupt": "operator",
     "stop": "operator",
 }
-SPOILING = ("left-out", "flip-bit", "xid")
+SPOILING = ("left-out", "flip-bit", "xid", "own-noise")
 """Replicas differ after it, or a machine stays broken that could not be evicted."""
 PINNED = ("burners", "slow-machine")
 """Slow ones: their ranks are pinned to a core each and compute. So there is one rank per node: two cores have room for
 two."""
 OUTSIDE = (
     "burners", "cgroup-memory", "frozen", "lost-node", "xid", "flip-bit", "slow-machine",
-    "kill", "terminate", "interrupt", "stop",
+    "kill", "terminate", "interrupt", "stop", "quit", "hang-up",
 )  # fmt: skip
 """Done by the bench."""
 

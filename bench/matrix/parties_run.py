@@ -60,6 +60,7 @@ class Told:
     evicted: tuple[str, ...] = ()
     others: tuple[str, ...] = ()  # incidents beside it
     after_s: float | None = None
+    happened: bool = True  # False: the run ended before the fault
     trouble: str = ""
 
     @property
@@ -124,9 +125,12 @@ def run_hurts(hurts: Sequence[Hurt], root: Path, tell: Callable[[Told], object] 
             break
         with _running(root / str(attempt), left[0].mode, {one.kind for one in left}) as run:
             for number, hurt in enumerate(left):
-                told.append(run.hurt(number, hurt))
-                tell(told[-1])
-                if told[-1].trouble:
+                one = run.hurt(number, hurt)
+                if one.trouble and not one.happened and number > 0:
+                    break  # the run had ended before it: it has its turn in the next one
+                told.append(one)
+                tell(one)
+                if one.trouble:
                     break
     return told
 
@@ -165,6 +169,7 @@ class Run:
         if not told.trouble and hurt.kind in PINNED:
             self.until(lambda: False, SETTLE_S, "")
         if told.trouble:
+            told.happened = False
             return told
         self.first = len(self.journal.records)
         told.nodes = tuple(self.node_of(rank) for rank in range(NODES * self.nproc))
@@ -178,6 +183,7 @@ class Run:
                 happened.write_text(str(time.time()))
                 _from_outside(self, hurt, stack)
             told.trouble = self.until(happened.exists, 60.0, "the fault")
+            told.happened = happened.exists()
             if not told.trouble:
                 limit_s = LIMIT_S.get(hurt.kind, USUAL_LIMIT_S)
                 is_settled = lambda: self.is_settled(hurt)  # noqa: E731
@@ -249,7 +255,14 @@ class Run:
         subprocess.run([*command, "--timeout", "1"], capture_output=True, timeout=60, check=False, env=env)
 
 
-SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "interrupt": signal.SIGINT, "stop": signal.SIGSTOP}
+SIGNALS = {
+    "kill": signal.SIGKILL,
+    "terminate": signal.SIGTERM,
+    "interrupt": signal.SIGINT,
+    "stop": signal.SIGSTOP,
+    "quit": signal.SIGQUIT,
+    "hang-up": signal.SIGHUP,
+}
 
 
 def _from_outside(run: Run, hurt: Hurt, stack: ExitStack) -> None:
