@@ -27,7 +27,7 @@ from everstep.evidence.assemble import RankFiles, assemble, with_record
 from everstep.evidence.contents import Folder, Unreadable
 from everstep.evidence.decode import MAX_DUMP_BYTES, Part, decode
 from everstep.evidence.known import KnownLines
-from everstep.evidence.logs import facts_by_rank, read_lines
+from everstep.evidence.logs import WHOLE_BYTES, facts_by_rank, read_lines, written_over
 from everstep.evidence.names import generation_in, numbered, rank_in
 from everstep.evidence.sniff import HEAD_BYTES, Kind, kind_of
 from everstep.evidence.watched import TooLongError, Watch, say, unwatched
@@ -38,6 +38,12 @@ MAX_DEPTH = 12
 MAX_READ_S = 120.0
 """All reading together; what is left is listed as not read. A folder must not keep a person waiting for ever."""
 
+
+_NOT_READ = {
+    Kind.COMPRESSED: ": unpack it first",
+    Kind.WIDE: ": write it as UTF-8 first (iconv -f UTF-16)",
+    Kind.BINARY: " of no known format",
+}
 
 MAX_UNOWNED = 8
 """Stacks of one file of which nothing says the rank."""
@@ -97,12 +103,13 @@ class _Reading:
             file.seek(0)
             if kind is Kind.LOG:
                 self.add_log(path, rank, read_lines(file, status.st_size))
+                if (left := status.st_size - WHOLE_BYTES) > 0:
+                    says = f"{left >> 10:,} KiB in the middle were not read; numbers of lines below them are too small"
+                    self.notes.append(f"{path}: {says}")
             elif kind is Kind.EMPTY:
                 self.empty(path, rank)
-            elif kind in (Kind.COMPRESSED, Kind.BINARY):
-                raise UnreadableError(
-                    f"{kind}: unpack it first" if kind is Kind.COMPRESSED else f"{kind} of no known format"
-                )
+            elif kind in _NOT_READ:
+                raise UnreadableError(f"{kind}{_NOT_READ[kind]}")
             elif status.st_size > MAX_DUMP_BYTES:
                 raise UnreadableError(
                     f"{status.st_size >> 20} MiB; a dump of one rank has at most {MAX_DUMP_BYTES >> 20}"
@@ -121,8 +128,9 @@ class _Reading:
         raise UnreadableError("empty")
 
     def add_log(self, path: str, rank: int | None, lines: list[str]) -> None:
-        self.claims[generation_in(path)].append(ToolText(rank).read(lines))
         self.known[generation_in(path)].add(path, rank, lines)
+        lines = written_over(lines)
+        self.claims[generation_in(path)].append(ToolText(rank).read(lines))
         self.num_logs += 1
         stacks = pasted_stacks.find(lines, rank)
         for owner, process in stacks.owned:

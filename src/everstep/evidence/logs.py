@@ -13,6 +13,9 @@ from everstep.analyzer.reading.log_lines import read_point, read_rank, read_step
 
 HEAD_BYTES = 256 << 10
 TAIL_BYTES = 2 << 20
+WHOLE_BYTES = HEAD_BYTES + TAIL_BYTES
+"""A log of at most this much is read whole."""
+
 MAX_POINTS = 5_000
 LAST_LINES = 5
 
@@ -37,15 +40,22 @@ class LogFacts(msgspec.Struct, kw_only=True):
 
 
 def read_lines(file: BinaryIO, size: int) -> list[str]:
-    """All lines, or those of the head and the tail."""
-    if size <= HEAD_BYTES + TAIL_BYTES:
-        data = file.read(HEAD_BYTES + TAIL_BYTES)
+    """All lines, or those of the head and the tail. What a progress bar wrote over itself is one line, as in an
+    editor."""
+    if size <= WHOLE_BYTES:
+        data = file.read(WHOLE_BYTES)
     else:
         head = file.read(HEAD_BYTES)
         file.seek(size - TAIL_BYTES)
         # Cut lines at both sides of the hole are dropped.
         data = head.rpartition(b"\n")[0] + b"\n" + file.read(TAIL_BYTES).partition(b"\n")[2]
-    return data.decode("utf-8", "replace").replace("\r", "\n").splitlines()
+    lines = data.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def written_over(lines: list[str]) -> list[str]:
+    """Each text that stood in a line for a time, as a line of its own."""
+    return [part for line in lines for part in line.split("\r")]
 
 
 def facts_by_rank(lines: list[str], rank: int | None) -> dict[int | None, LogFacts]:

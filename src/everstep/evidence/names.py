@@ -44,6 +44,6 @@ def numbered(paths: Iterable[str]) -> dict[str, int]:
     ranks: dict[str, int] = {}
     for family in families.values():
         numbers = set(family.values())
-        if len(numbers) == len(family) and max(numbers) < MAX_GAP * len(numbers):
+        if 1 < len(numbers) == len(family) and max(numbers) < MAX_GAP * len(numbers):
             ranks.update(family)
     return ranks

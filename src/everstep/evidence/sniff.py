@@ -15,12 +15,15 @@ class Kind(enum.StrEnum):
     PROCESS_STATUS = "process status"
     LOG = "log"
     COMPRESSED = "compressed file"
+    WIDE = "text in UTF-16"
     BINARY = "binary file"
 
 
 _COMPRESSED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
+_WIDE = (b"\xff\xfe", b"\xfe\xff")
 _DUMP_NAME = re.compile(r"nccl_trace|flight|fr_trace|\.pkl$|\.pickle$|(^|[/_-])fr[_-]", re.I)
 _STACK_NAME = re.compile(r"stack|py-?spy", re.I)
+_LOG_NAME = re.compile(r"\.(?:log|out|err|txt)(?:\.\d{1,6})?$", re.I)
 _PROCESS = re.compile(rb"^Process \d+: ?", re.M)
 
 
@@ -30,6 +33,8 @@ def kind_of(head: bytes, path: str) -> Kind:
         return Kind.EMPTY
     if head.startswith(_COMPRESSED):
         return Kind.COMPRESSED
+    if head.startswith(_WIDE):
+        return Kind.WIDE
     if head[:1] == b"\x80" and len(head) > 1 and head[1] <= 16:
         return Kind.PICKLE
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -43,9 +48,14 @@ def kind_of(head: bytes, path: str) -> Kind:
         return Kind.PROCESS_STATUS
     if text.startswith(b"Error: ") and (_STACK_NAME.search(path.rpartition("/")[2]) or b"py_spy" in head):
         return Kind.STACK_ERROR
-    if b"\x00" in head:
+    if b"\x00" in head and not _has_hole(head, path):
         return Kind.BINARY
     return Kind.LOG
+
+
+def _has_hole(head: bytes, path: str) -> bool:
+    """A log whose begin was cut away while it was written begins with a hole: bytes of zero."""
+    return _LOG_NAME.search(path) is not None and b"\x00" not in head.strip(b"\x00")
 
 
 def _opens_json(text: bytes) -> bool:

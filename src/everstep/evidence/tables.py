@@ -38,7 +38,7 @@ _NAMES = {
     "tensor": ("tp_rank", "tp"),
 }
 _NEEDED = ("rank", "step", "name", "start", "duration")
-_STEP = re.compile(r"ProfilerStep#(\d+)")
+_STEP = re.compile(r"ProfilerStep#(\d{1,12})(?!\d)")
 _TRACES = (".trace.json", ".trace.json.gz")
 
 
@@ -218,7 +218,7 @@ def _chrome(data: bytes, rank_of_file: int | None) -> tuple[list[Operation], lis
             trace = msgspec.json.decode(data, type=_Trace, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableError(f"not a Chrome trace: {error}") from error
-    rank = trace.distributedInfo.rank if trace.distributedInfo is not None else None
+    rank = _whole(trace.distributedInfo.rank) if trace.distributedInfo is not None else None
     rank = rank if rank is not None else rank_of_file
     events = [e for e in trace.traceEvents if e.ph == "X" and e.dur is not None and _seconds(e.ts) is not None]
     steps = sorted((_at(e), _at(e) + (e.dur or 0), int(m[1])) for e in events if (m := _STEP.search(e.name)))

@@ -24,7 +24,7 @@ from everstep.evidence.apart import Weighed, read_or_weigh
 from everstep.evidence.contents import Folder
 from everstep.model.verdict import Confidence
 from everstep.report.parts.actions import ACTIONS
-from everstep.report.parts.ansi import printable, safe, safe_json
+from everstep.report.parts.ansi import one_line, printable, safe, safe_json
 from everstep.report.shares import render_shares, shares_object
 
 _MAX_LISTED = 20
@@ -159,7 +159,7 @@ def render(diagnosis: Diagnosis, folder: Folder) -> str:
     lines.append(f"read {folder.num_files} files of {_ranks_seen(folder)}")
     if folder.read:
         lines.append(f"found {', '.join(folder.read)}")
-    return printable("\n".join(lines))
+    return "\n".join(map(one_line, lines))
 
 
 def _evidence(diagnosis: Diagnosis) -> list[str]:

@@ -77,3 +77,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def one_line(text: str) -> str:
+    """The same without line ends: a file's name may hold one, and would write lines of the report itself."""
+    return printable(text).replace("\n", "\\n")
