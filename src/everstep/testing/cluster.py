@@ -41,6 +41,7 @@ class Cluster:
         *,
         snapshots: bool = True,
         collectives: bool = True,
+        own_steps: bool = True,
         copies_lag: int | None = None,
         racks: tuple[str, ...] = (),
         capacity: int | None = None,
@@ -64,6 +65,7 @@ class Cluster:
         self.limit_s: float | None = None
         self.broken: dict[str, str] = {}  # versions of the program that cannot start, and why
         self._spec = spec
+        self._own_steps = own_steps  # the program numbers its steps
         self._collectives = collectives  # the ranks' watch sees collectives
         self._capacity = capacity
         self._queue: deque[Event] = deque()
@@ -437,5 +439,5 @@ class Cluster:
     def _account(self, rank: int) -> RankAccount:
         formation = self.state.formation
         resume = formation.resume_step if formation is not None else None
-        kinds = {"snapshots": self.snapshots, "collectives": self._collectives}
+        kinds = {"snapshots": self.snapshots, "collectives": self._collectives, "own_steps": self._own_steps}
         return account_of(rank, self._done.get(rank), resume, self.clock.now, **kinds)

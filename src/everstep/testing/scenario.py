@@ -73,7 +73,7 @@ class _Player:
 
     def run(self, args: list[str]) -> list[Action]:
         """run ranks=4 nodes=2 (or 2:4) capacity=3 racks=a,b standby=1 mode=act policy=default snapshots=yes
-        collectives=yes copies_lag=1 disk=/ckpt every=600 max_restarts=3 ..."""
+        collectives=yes own_steps=yes copies_lag=1 disk=/ckpt every=600 max_restarts=3 ..."""
         options = dict(arg.split("=", 1) for arg in args)
         least, _, most = options.pop("nodes", "1").partition(":")
         nodes = int(most or least)
@@ -92,6 +92,7 @@ class _Player:
         racks = tuple(options.pop("racks", "").split(","))
         snapshots = options.pop("snapshots", "yes") == "yes"
         collectives = options.pop("collectives", "yes") == "yes"
+        own_steps = options.pop("own_steps", "yes") == "yes"
         copies_lag = int(options.pop("copies_lag")) if "copies_lag" in options else None
         capacity = int(options.pop("capacity")) if "capacity" in options else None
         preset = PRESETS[options.pop("policy", "default")]
@@ -106,6 +107,7 @@ class _Player:
             policy,
             snapshots=snapshots,
             collectives=collectives,
+            own_steps=own_steps,
             copies_lag=copies_lag,
             racks=racks,
             capacity=capacity,

@@ -11,7 +11,14 @@ from everstep.testing.memory import Failed
 
 
 def account_of(
-    rank: int, done: int | None, resume: int | None, now: float, *, snapshots: bool, collectives: bool = True
+    rank: int,
+    done: int | None,
+    resume: int | None,
+    now: float,
+    *,
+    snapshots: bool,
+    collectives: bool = True,
+    own_steps: bool = True,
 ) -> RankAccount:
     """`done`: the newest step that it has completed. `resume`: the one that its generation went on from."""
     first = None if done is None or done == resume else (0 if resume is None else resume + 1)
@@ -25,7 +32,7 @@ def account_of(
         last_step_at=now if first is not None else None,
         published_step=done if snapshots else None,
         communicated_at=now if first is not None and collectives else None,
-        counts_own_steps=True,
+        counts_own_steps=own_steps,
     )
 
 

@@ -66,9 +66,8 @@ _OUTSIDE = ("ES-NT03", "ES-NT04", "ES-NT07", "ES-CT03")
 _OF_MACHINES = ("ES-H10", "ES-H11")
 """Hangs that no program has by itself: a rank that cannot answer, a collective that all entered."""
 
-_HARDWARE = (Blame.UNKNOWN, Blame.OPERATOR, Blame.MACHINE, Blame.NETWORK)
-"""Blames that hardware may be behind. OPERATOR is one: a process stopped from outside looks like one on a broken
-machine."""
+_HARDWARE = (Blame.UNKNOWN, Blame.MACHINE, Blame.NETWORK)
+"""Blames that hardware may be behind."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,13 +124,11 @@ def kind_of(turn: Turn, verdict: Verdict) -> Unexplained | None:
     if verdict.code == "ES-P01" and not verdict.place:
         return Unexplained.CRASH
     if verdict.blame not in _HARDWARE or verdict.code in _OUTSIDE:
-        return None
+        return None  # a signal or an interrupt comes from a person, never from a machine
     if verdict.code.startswith("ES-H"):
         # A program that waits for long looks like a hung machine; a doubtful verdict never removes a machine.
         is_doubtful = verdict.certainty is Certainty.DOUBTFUL and verdict.code not in _OF_MACHINES
         return None if is_doubtful else Unexplained.HANG
-    if verdict.blame is Blame.OPERATOR:
-        return None  # an interrupt comes from an operator, never from a machine
     is_said = _OWN_CODES.match(verdict.code) is None  # a line that a rank logged, such as an internal error of NCCL
     if is_said or verdict.code in _CRASHES:
         return Unexplained.CRASH
@@ -144,7 +141,8 @@ def remembered(turn: Turn) -> Course | None:
     if course is None or course.incident == turn.incident.id:
         return course
     is_old = turn.at - course.at > turn.policy.course_s
-    return None if is_old and (_progress(turn, course) or not turn.state.has_stepped) else course
+    is_progress_unknown = not (turn.state.has_stepped and turn.state.has_own_steps)
+    return None if is_old and (is_progress_unknown or _progress(turn, course)) else course
 
 
 def note(turn: Turn, stage: FlowStage) -> None:
@@ -250,8 +248,6 @@ def _why_not_group(turn: Turn, verdict: Verdict) -> str:
         return "the evidence names no rank and no group"
     if set(nodes) >= set(turn.state.active_nodes):
         return "the group is on all machines of the job"
-    if verdict.blame is Blame.OPERATOR:
-        return "a signal stopped it: no machine sends one"
     if set(nodes) & set(turn.incident.not_evicted):
         return "the engine did not end them in time"
     since = turn.state.group_evicted_at
@@ -283,6 +279,8 @@ def _why_not_give_up(turn: Turn) -> str:
         return f"--max-restarts {turn.policy.max_restarts} was given: so many restarts there are"
     if not turn.state.has_stepped:
         return "the program reports no steps, so whether it makes progress is not known"
+    if not turn.state.has_own_steps:
+        return "its steps are counted anew after each restart, so whether it makes progress is not known"
     if course is not None and _progress(turn, course):
         return f"{_progress(turn, course)} steps were completed since the last stage: it moves on"
     return ""

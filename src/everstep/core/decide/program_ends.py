@@ -58,11 +58,15 @@ def ended_at(turn: Turn, verdict: Verdict) -> str:
 
 
 def times(turn: Turn, place: str) -> int:
-    """How many times in a row the run has failed like this without a new step, including this time."""
+    """How many times in a row the run has failed like this without a new step, including this time. Steps that are
+    counted anew after each restart do not show whether there were new ones: a job that trained for long is given the
+    benefit."""
     before = turn.state.failure
     again = before is not None and before.place == place and before.best_step == turn.state.best_step
     if before is not None and place in _FROM_OUTSIDE and turn.at - before.at > FORGET_S:
         return 1  # the job ran, whether or not it reports steps, and was ended from outside
+    if before is not None and not turn.state.has_own_steps and turn.at - before.at > turn.policy.course_s:
+        return 1
     return before.count + 1 if again and before is not None else 1
 
 

@@ -142,7 +142,8 @@ def same_place(turn: Turn, verdict: Verdict) -> Plan | None:
     if count < limit:
         return None
     times = f"the same failure {count} times at {verdict.place}"
-    why = f"{times} without a new step in between (policy max_same_failure = {limit})"
+    row = " without a new step in between" if turn.state.has_own_steps else ", one after the other"
+    why = f"{times}{row} (policy max_same_failure = {limit})"
     refused = (Refusal(what="restart", why="no machine is to blame, and another start would fail there again"),)
     return _plan("give-up", "give up", "same-place-again", why, refused)
 

@@ -32,6 +32,8 @@ def on_workers_started(turn: Turn, event: WorkersStarted) -> None:
 
 def on_accounts(turn: Turn, event: MarksReported | ProgressReported) -> None:
     turn.set_accounts(event.node, event.accounts)
+    if not turn.state.has_own_steps and any(account.counts_own_steps for account in event.accounts):
+        turn.set(has_own_steps=True)
     _watch_rendezvous(turn)
     note_best_step(turn)
     if _matters(turn) and turn.state.tally.is_through(has_stepped=turn.state.has_stepped):

@@ -224,6 +224,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     is_backing_off: bool = False  # GATHERING: the next generation waits for its timer
     best_step: int | None = None  # newest step that every rank has completed, over the run
     has_stepped: bool = False  # some generation reported steps, so recovery is over at the first new step
+    has_own_steps: bool = False  # steps are numbered by the program; else from 0 in each generation
     groups: tuple[RankGroup, ...] = ()  # the job's parallel groups, as far as its ranks declared them
     backups: dict[int, str] = {}  # rank -> node that its snapshots are copied to, in `backups_generation`
     backups_generation: int = -1
