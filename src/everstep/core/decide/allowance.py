@@ -60,7 +60,9 @@ def spend(turn: Turn) -> float:
 def begin_wait(turn: Turn, after_s: float) -> None:
     """The next generation waits for so long."""
     assert turn.state.fruitless is not None, "counted before"
-    row = f"{turn.state.fruitless.count} restarts in a row without a new step"
+    row = f"{turn.state.fruitless.count} restarts in a row"
+    if turn.state.has_own_steps or not turn.state.has_stepped:
+        row += " without a new step"
     why = f"{row}: this one waits {after_s:g} s (policy backoff_s)"
     turn.set(is_backing_off=True)
     incident = turn.state.incident.id if turn.state.incident is not None else None
