@@ -10,16 +10,12 @@ in the user's code counts.
 """
 
 from everstep.analyzer.rank_exit import signal_name
+from everstep.core.run import failures
 from everstep.core.state.schema import Failure
 from everstep.core.state.turn import Turn
 from everstep.core.state.workers import Worker
 from everstep.model.facts import Exit
 from everstep.model.verdict import Verdict
-
-FORGET_S = 600.0
-"""Between two kills from outside."""
-
-_FROM_OUTSIDE = ("SIGKILL", "SIGTERM")
 
 
 def is_spared(turn: Turn, worker: Worker) -> bool:
@@ -57,23 +53,10 @@ def ended_at(turn: Turn, verdict: Verdict) -> str:
     return f"exit code {end.code}" if end.code is not None else ""
 
 
-def times(turn: Turn, place: str) -> int:
-    """How many times in a row the run has failed like this without a new step, including this time. Steps that are
-    counted anew after each restart do not show whether there were new ones: a job that trained for long is given the
-    benefit."""
-    before = turn.state.failure
-    again = before is not None and before.place == place and before.best_step == turn.state.best_step
-    if before is not None and place in _FROM_OUTSIDE and turn.at - before.at > FORGET_S:
-        return 1  # the job ran, whether or not it reports steps, and was ended from outside
-    if before is not None and not turn.state.has_own_steps and turn.at - before.at > turn.policy.course_s:
-        return 1
-    return before.count + 1 if again and before is not None else 1
-
-
 def remember(turn: Turn, verdict: Verdict) -> None:
     """How often in a row the run has failed like this: at this place, or in this way."""
     place = ended_at(turn, verdict)
-    failure = Failure(place=place, count=times(turn, place), best_step=turn.state.best_step, at=turn.at)
+    failure = Failure(place=place, count=failures.times(turn, place), best_step=turn.state.best_step, at=turn.at)
     turn.set(failure=failure if place else None)
 
 

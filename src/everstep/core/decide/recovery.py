@@ -10,7 +10,7 @@ import msgspec
 
 from everstep.core.decide import allowance, eviction, flow, program_ends
 from everstep.core.restore import rereading, trust
-from everstep.core.run import updates
+from everstep.core.run import failures, updates
 from everstep.core.state.course import FlowStage
 from everstep.core.state.turn import Turn
 from everstep.model.spec import Mode
@@ -120,7 +120,7 @@ def failed_start(turn: Turn, verdict: Verdict) -> Plan | None:
     where = program_ends.ended_at(turn, verdict)
     if not where or (turn.spec.num_standby and flow.has_more(turn, verdict)):
         return None
-    count = program_ends.times(turn, where)
+    count = failures.times(turn, where)
     if count < FAILED_STARTS:
         return None
     why = f"ended {count} times in the same way before the first step ({where}): {verdict.sentence}"
@@ -138,7 +138,7 @@ def same_place(turn: Turn, verdict: Verdict) -> Plan | None:
         return None
     if flow.has_more(turn, verdict):
         return None  # what is outside may come back: those restarts wait longer and longer, within the budget
-    count, limit = program_ends.times(turn, verdict.place), turn.policy.max_same_failure
+    count, limit = failures.times(turn, verdict.place), turn.policy.max_same_failure
     if count < limit:
         return None
     times = f"the same failure {count} times at {verdict.place}"

@@ -12,10 +12,9 @@ from everstep.analyzer.standing import Hang
 from everstep.core.faults.incidents import stop_generation
 from everstep.core.faults.opening import open_incident
 from everstep.core.run import standstill
-from everstep.core.run.standstill import STOPPED, is_repeated, key_of, patience
+from everstep.core.run.standstill import STOPPED, is_repeated, known_of, patience
 from everstep.core.state.frozenmap import Names
 from everstep.core.state.phases import ALIVE, Phase
-from everstep.core.state.schema import Place
 from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.model.actions import CollectEvidence, Concluded, Diagnose, IncidentClosed, Refused
@@ -145,7 +144,7 @@ def _judge(turn: Turn) -> None:
     if is_over or not verdict.code.startswith("ES-H") or turn.spec.mode is not Mode.ACT:
         _act(turn)
         return
-    known = turn.state.places.get(key_of(verdict), Place())
+    known = known_of(turn, verdict)
     given = patience(
         verdict,
         known=known,
@@ -204,7 +203,7 @@ def _note_place(turn: Turn) -> None:
     verdict, hang = judge(turn.incident.known), turn.incident.facts.hang
     if not verdict.code.startswith("ES-H") or hang is None:
         return
-    known, is_certain = turn.state.places.get(key_of(verdict), Place()), verdict.certainty is Certainty.CERTAIN
+    known, is_certain = known_of(turn, verdict), verdict.certainty is Certainty.CERTAIN
     is_again = is_certain and verdict.code != STOPPED and is_repeated(known, turn.state.tally.completed_step)
     standstill.note_acted_on(turn, verdict)
     if is_again and hang.verdict is not None:

@@ -53,6 +53,14 @@ def key_of(verdict: Verdict) -> str:
     return f"{verdict.certainty or Certainty.DOUBTFUL} {verdict.place or verdict.code}"
 
 
+def known_of(turn: Turn, verdict: Verdict) -> Place:
+    """What is known of the place of this hang. Where steps are counted anew after each restart they show no progress: a
+    certain hang is another one once the job has trained for long."""
+    known = turn.state.places.get(key_of(verdict), Place())
+    is_old = not turn.state.has_own_steps and turn.at - known.at > turn.policy.course_s
+    return msgspec.structs.replace(known, times=0) if is_old and verdict.certainty is Certainty.CERTAIN else known
+
+
 def is_repeated(known: Place, step: int | None) -> bool:
     """The same certain hang at the same step, or an earlier one: the job made no progress in between."""
     return known.times > 0 and (step is None or known.step is None or step <= known.step)
@@ -192,10 +200,10 @@ def wait_again(turn: Turn) -> None:
 
 def note_acted_on(turn: Turn, verdict: Verdict) -> None:
     """A restart is made because of this place."""
-    key, step = key_of(verdict), turn.state.tally.completed_step
-    known = turn.state.places.get(key, Place())
+    key, step, known = key_of(verdict), turn.state.tally.completed_step, known_of(turn, verdict)
     is_progress = (
         verdict.certainty is Certainty.CERTAIN and known.step is not None and step is not None and step > known.step
     )
     times = 1 if is_progress else known.times + 1
-    turn.set(places=turn.state.places.updated({key: msgspec.structs.replace(known, times=times, step=step)}))
+    learnt = msgspec.structs.replace(known, times=times, step=step, at=turn.at)
+    turn.set(places=turn.state.places.updated({key: learnt}))

@@ -7,7 +7,7 @@ so it does not matter what else happened meanwhile. An update is no fault: it op
 
 import msgspec
 
-from everstep.core.run import stopping
+from everstep.core.run import failures, stopping
 from everstep.core.state.frozenmap import Names
 from everstep.core.state.phases import Phase
 from everstep.core.state.schema import Candidate, Role, State
@@ -148,9 +148,7 @@ def why_to_blame(turn: Turn, verdict: Verdict) -> str:
             return f"{state.version} failed again before its first new step"
     if not verdict.place:
         return ""
-    before = state.failure
-    again = before is not None and before.place == verdict.place and before.best_step == state.best_step
-    count = before.count + 1 if again and before is not None else 1
+    count = failures.times(turn, verdict.place)
     if count < (turn.policy.max_same_failure if is_trained else SAME_PLACE):
         return ""
     return f"{state.version} failed {count} times at {verdict.place} without a new step in between"
@@ -256,16 +254,11 @@ def _begin(turn: Turn, version: str) -> None:
     )
 
 
-def _counts_own_steps(state: State) -> bool:
-    first = state.workers.get(0)
-    return first is not None and first.account is not None and first.account.counts_own_steps
-
-
 def _has_new_step(turn: Turn) -> bool:
     """Whether every rank has made a new step since the version was started. A program that does not count its steps
     begins at 0 each time."""
     state = turn.state
-    if not _counts_own_steps(state):
+    if not state.has_own_steps:
         return state.tally.completed_step is not None
     return state.best_step is not None and (state.version_since is None or state.best_step > state.version_since)
 
@@ -276,7 +269,7 @@ def _has_trained(turn: Turn) -> bool:
         return False
     if not state.has_stepped:
         return state.formation is not None and turn.at - state.formation.at >= turn.policy.trained_s
-    if _counts_own_steps(state):
+    if state.has_own_steps:
         since = -1 if state.version_since is None else state.version_since
         return state.best_step is not None and state.best_step >= since + needed
     done = state.tally.completed_step

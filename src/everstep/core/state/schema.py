@@ -128,6 +128,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     times: int = 0  # that a restart was made because of it; a certain one counts only without progress in between
     step: int | None = None  # at which it stood the last time
+    at: float = 0.0  # of the last restart because of it
     longest_s: float = 0.0  # that it took and ended by itself
 
 
