@@ -58,7 +58,7 @@ PLACES = tuple(
 _FINALIZER = re.compile(rb'\s*File "[^"\n]{1,400}/multiprocessing/util\.py", line \d{1,8}, in _run_finalizers')
 """The outermost frame where Python prints what went wrong while it tidies up at its end, and continues."""
 _GROUP_BAR = re.compile(rb"^\s*(?:\|\s?|\+-\+-{4,}.*$|\+-{4,}.*$)")
-_AGENT_KEY = re.compile(rb"\s*(?:\[\d+\]:)?\s*(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")
+_AGENT_KEY = re.compile(rb"\s*(?:\[\d+\]:\s*)?(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")
 _BOX = ("\N{BOX DRAWINGS LIGHT VERTICAL}".encode(), "\N{BOX DRAWINGS LIGHT ARC UP AND RIGHT}".encode())
 """How the lines of a traceback drawn by rich begin. The exception stands below the box."""
 _EXCEPTION = re.compile(rb"[A-Za-z_][\w.]*(?:[: ]|$)|" + rb"\*\*[A-Za-z_]")

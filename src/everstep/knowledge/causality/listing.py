@@ -7,7 +7,7 @@ records, which nothing opens but a bracket. Pure and bounded; asked by `matcher`
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 _LOOK_BACK_LINES = 200
 _LOOK_BACK_BYTES = 16 << 10
@@ -321,16 +321,18 @@ def _in_markdown(here: _Here) -> bool:
 
 
 def _is_of_bullets(here: _Here) -> bool:
-    num = 1
-    for _, upper in here.above():
-        if upper.strip() and not _BULLET.match(upper.strip()):
+    """Whether enough of them stand together. No more are looked at: a list may have thousands."""
+    num = 1 + _num_bullets(upper for _, upper in here.above())
+    return num >= _LEAST_BULLETS or num + _num_bullets(here.below()) >= _LEAST_BULLETS
+
+
+def _num_bullets(lines: Iterable[bytes]) -> int:
+    num = 0
+    for line in filter(None, map(bytes.strip, lines)):
+        if num >= _LEAST_BULLETS or not _BULLET.match(line):
             break
-        num += bool(upper.strip())
-    for lower in here.below():
-        if lower.strip() and not _BULLET.match(lower.strip()):
-            break
-        num += bool(lower.strip())
-    return num >= _LEAST_BULLETS
+        num += 1
+    return num
 
 
 def _names_pattern(text: bytes) -> bool:
