@@ -65,7 +65,7 @@ _OWN_SOCKET = {
 which raises other classes. A broken pipe may be one to a process of the program's own."""
 
 _BY_PEER = "by peer"  # the C library says so of any socket
-_FRAME = re.compile(r'^\s*File "([^"\n]{1,400})", line (\d{1,8}), in ', re.MULTILINE)
+_FRAME = re.compile(r'^[ \t]{0,40}File "([^"\n]{1,400})", line (\d{1,8}), in ', re.MULTILINE)
 
 _CANNOT_RUN = frozenset({"SyntaxError", "IndentationError", "TabError", "ModuleNotFoundError", "ProgramNotFound"})
 
@@ -238,7 +238,7 @@ def classify(cause: Exit, causes: list[Exit], num_ranks: int) -> tuple[str, Blam
 
 def _of_loader(signal: str, cause: Exit) -> tuple[str, Blame, Confidence, str]:
     what = "; a worker of its data loader was killed"
-    if cause.oom is not None:
+    if cause.oom is not None and signal == "Killed":
         return "ES-P03", Blame.USER, Confidence.HIGH, f"{what} for lack of memory ({cause.oom.source})"
     if signal == "Killed":
         return "ES-P09", Blame.OPERATOR, Confidence.MEDIUM, f"{what} from outside; no sign of lack of memory"

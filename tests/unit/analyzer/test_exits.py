@@ -1,5 +1,7 @@
 """Which end was the cause: the rules of analyzer.exits, one by one."""
 
+import time
+
 import msgspec
 import pytest
 
@@ -307,6 +309,13 @@ def test_a_data_loaders_worker_that_the_kernel_killed_for_memory_is_told_so():
     assert "kernel log" in verdict.sentence
 
 
+def test_a_data_loaders_worker_that_got_another_signal_did_not_lack_memory():
+    oom = OomEvidence(source="cgroup memory.events oom_kill 0 -> 1")
+    verdict = judge(facts(lost_its_loader("Terminated", oom)))
+    assert (verdict.code, verdict.blame) == ("ES-P02", Blame.OPERATOR)
+    assert "memory" not in verdict.sentence
+
+
 def test_a_data_loaders_worker_that_crashed_stays_the_programs():
     assert judge(facts(lost_its_loader("Segmentation fault"))).code not in ("ES-P02", "ES-P09")
 
@@ -332,6 +341,14 @@ def test_a_broken_socket_of_the_programs_own_is_the_cause_of_what_peers_lost(kin
     verdict = judge(facts(peer_gone(0, 99.9), broke(2, 100.0, kind, message), peer_gone(1, 100.1)))
     assert (verdict.code, verdict.ranks, verdict.node, verdict.blame) == ("ES-U01", (2,), "n1", blame)
     assert "the program made that connection itself" in verdict.sentence
+
+
+def test_a_message_of_empty_lines_costs_no_time():
+    """The controller judges in its event loop, and the program wrote the text."""
+    broken = broke(2, 100.0, "ConnectionResetError", "reset" + "\n" * 32_000 + "x")
+    began = time.process_time()
+    judge(facts(peer_gone(0, 99.9), broken))
+    assert time.process_time() - began < 1.0
 
 
 def test_a_socket_that_broke_well_after_ranks_had_lost_each_other_is_not_the_cause():

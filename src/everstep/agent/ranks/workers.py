@@ -140,8 +140,9 @@ class Worker:
             error = msgspec.structs.replace(error, at=None if self.stopped_at is None else ended.at)
         had_failed = error is not None and (error.at is None or self.stopped_at is None or error.at < self.stopped_at)
         is_killed = ended.signal == signal.SIGKILL and not self.was_killed  # by another process, whatever we had sent
-        child = killed_loader(error)
-        oom = self.oom.evidence(child[0] if child is not None else None) if is_killed or child is not None else None
+        loader = killed_loader(error)
+        child = loader[0] if loader is not None and loader[1] == "Killed" else None  # no other signal is the kernel's
+        oom = self.oom.evidence(child) if is_killed or child is not None else None
         self._spool.drain()
         rest = self._spool.rest(self.paths.stderr, exits.MAX_WORDS_BYTES)
         words = exits.last_words(self.paths.stderr, self.last_words.begin(ended.at), rest)
