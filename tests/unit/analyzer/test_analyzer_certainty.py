@@ -157,6 +157,21 @@ def test_a_timer_is_no_hope_where_it_outlasts_the_others():
     assert judged(soon, limit_s=60.0).certainty is Certainty.CERTAIN
 
 
+@pytest.mark.parametrize("more", [{"pid": 200, "tid": 200}, {"tid": 107}])
+def test_who_sleeps_that_long_is_no_hope_for_whoever_waits_for_it(more):
+    """A pool of processes that all sleep: nobody else could open it, and the others may not wait so long."""
+    soon, late = (wait(Hold.TIMER, what="sleeps", left_s=left, **more) for left in (500.0, 90_000.0))
+    answers = wait(Hold.OUTSIDE, 109, what="waits for a socket")
+    assert judged(wait(Hold.LOCK), soon).certainty is Certainty.DOUBTFUL
+    found = judged(wait(Hold.LOCK), late)
+    assert (found.certainty, found.blame) == (Certainty.CERTAIN, "user")
+    assert "which sleeps for 1500 min more, longer than the others may wait" in found.because
+    assert judged(wait(Hold.LOCK), late, answers).certainty is Certainty.DOUBTFUL, "another one could"
+    timed = wait(Hold.TIMED, what="waits with a time limit", left_s=90_000.0, **more)
+    assert judged(wait(Hold.LOCK), timed).certainty is Certainty.DOUBTFUL, "it may be woken before"
+    assert judged(wait(Hold.TIMED, left_s=90_000.0), soon).certainty is Certainty.DOUBTFUL
+
+
 def test_a_loader_asks_again_and_again_and_only_its_processes_can_answer():
     asking = (python(PID, "multiprocessing/queues.py", "torch/utils/data/dataloader.py", name="MainThread"),)
     in_lock, reads = wait(Hold.LOCK, 200, pid=200), wait(Hold.OUTSIDE, 200, pid=200, what="waits for /data/7")

@@ -150,11 +150,13 @@ def _of_rank(evidence: RankEvidence, activity: Activity | None, limit_s: float |
         return Opener(works=False, does="waits for the other ranks"), ""
     if main is None:
         return Opener(works=False, does="waits for something that cannot be seen"), ""
+    longest_s = LONGEST_S if limit_s is None else limit_s
     if main.hold in WITHIN or main.hold is Hold.TIMED:
         opener = find_opener(main, evidence.waits, threads_of(evidence), polls=_asks_its_loader(evidence))
+        if opener is not None and opener.sleeps and (opener.left_s or 0.0) > longest_s:
+            return None, f"{_words(opener)}, longer than the others may wait ({seconds(longest_s)})"
         what = "waits for a lock" if main.hold is not Hold.OWN else "waits for its own processes"
         return opener, f"{what} that no thread and no process of it can open"
-    longest_s = LONGEST_S if limit_s is None else limit_s
     if main.left_s is not None and main.left_s > longest_s:
         return None, f"sleeps for {seconds(main.left_s)} more, longer than the others may wait ({seconds(longest_s)})"
     works = main.hold is Hold.NOTHING

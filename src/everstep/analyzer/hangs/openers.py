@@ -48,6 +48,7 @@ class Opener(msgspec.Struct, frozen=True, kw_only=True):
     does: str  # "waits for a socket"
     who: str = ""  # "its process", "its thread writer"; empty: the main thread goes on by itself
     left_s: float | None = None
+    sleeps: bool = False  # on a timer: nothing wakes it before
 
     @property
     def what(self) -> str:
@@ -96,7 +97,9 @@ def _opener(wait: ThreadWait, main: ThreadWait, thread: Thread | None, is_held: 
     if thread is not None and activity_of(thread) is Activity.COLLECTIVE:
         does = "waits for the other ranks"
     works = moves or wait.hold is Hold.NOTHING
-    return Opener(works=works, does=does, who=_who(wait, main, thread), left_s=wait.left_s)
+    return Opener(
+        works=works, does=does, who=_who(wait, main, thread), left_s=wait.left_s, sleeps=wait.hold is Hold.TIMER
+    )
 
 
 def is_servant(wait: ThreadWait, thread: Thread | None, main_pid: int) -> bool:
