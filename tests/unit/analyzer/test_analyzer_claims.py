@@ -6,7 +6,7 @@ from everstep.analyzer.hangs.combine import diagnose
 from everstep.analyzer.observations.claims import merge
 from everstep.analyzer.observations.records import Case
 from everstep.analyzer.reading.tool_text import ToolText
-from everstep.model.verdict import Confidence
+from everstep.model.verdict import Blame, Confidence
 
 NAME = "ProcessGroupNCCL.cpp"
 
@@ -244,6 +244,7 @@ def test_calls_of_one_place_that_cannot_belong_together(lines, code, ranks):
     """Where a line names no group, and only one is named at all, it is of that."""
     verdict = diagnose(Case(at=100.0, ranks=(), world=(), claims=ToolText().read(lines))).verdict
     assert (verdict.code, verdict.ranks) == (code, ranks)
+    assert code != "ES-H11" or verdict.blame is Blame.UNKNOWN, "logs alone do not tell that it is the network"
 
 
 def test_sizes_of_groups_that_nobody_names_are_not_compared():

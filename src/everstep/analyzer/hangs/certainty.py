@@ -178,6 +178,9 @@ def _doubt(
     by_rank: Mapping[int, RankEvidence],
     doing: Mapping[int, Activity],
 ) -> Judgement:
+    if finding.code == "ES-H11" and finding.evidence and all(each.source == "log" for each in finding.evidence):
+        because = "all timed out alike, and logs alone do not tell what is missing"
+        return Judgement(certainty=Certainty.DOUBTFUL, because=because, blame=Blame.UNKNOWN)
     if finding.code == "ES-H11":
         because = "every rank has entered, and the network may still deliver"
         return Judgement(certainty=Certainty.DOUBTFUL, because=because)
