@@ -20,6 +20,8 @@ _MISMATCHES, _MISMATCH = ("ES-H03", "ES-H04"), "nccl_trunc"
 _WORSE_THAN_SLOW = "ES-N"
 _OF_ITS_RANK = frozenset({"elastic_signal", "elastic_child_failed", "process_lost"})
 """Consequences that tell how the rank itself ended. In all others it only speaks of what it noticed of others."""
+_TELLS_AN_END = _OF_ITS_RANK | {"elastic_cascade", "sched_task_exit"}
+"""What a launcher says of the end of a rank: an exception of that rank says more, also in words that nobody knows."""
 
 
 def overall(case: Case, series: Mapping[str, Sequence[Point]], known: Sequence[Known] = ()) -> Diagnosis:
@@ -34,8 +36,12 @@ def overall(case: Case, series: Mapping[str, Sequence[Point]], known: Sequence[K
     logged = [finding for name, points in sorted(series.items()) for finding in _of_log(name, points, case.at)]
     logged.sort(key=lambda finding: finding.code)  # N before S: numbers that are wrong are worse than slow ones
     said = next((each for each in known if each.is_consequence), None)
-    if said is not None and hang.verdict.code == "ES-H15" and not _are_numbers_wrong(logged):
-        return _by_consequence(said, known, hang)
+    supposed = next((each for each in known if each.is_supposed), None)
+    if hang.verdict.code == "ES-H15" and not _are_numbers_wrong(logged):
+        if supposed is not None and (said is None or said.name in _TELLS_AN_END):
+            return _by_exception(supposed, known, hang)
+        if said is not None:
+            return _by_consequence(said, known, hang)
     if not logged:
         return hang
     if hang.verdict.code not in _NO_HANG:
@@ -109,6 +115,16 @@ def _by_signature(cause: Known, known: Sequence[Known], hang: Diagnosis) -> Diag
     others = hang.findings if hang.verdict.code not in _NO_HANG else ()
     first = Finding(code=cause.code, sentence=verdict.sentence, confidence=verdict.confidence, ranks=cause.ranks)
     return msgspec.structs.replace(hang, verdict=verdict, group=None, findings=(first, *others))
+
+
+def _by_exception(supposed: Known, known: Sequence[Known], hang: Diagnosis) -> Diagnosis:
+    """Nothing else is known: then the exception that ended the program is told, and that its words are unknown."""
+    guess = msgspec.structs.replace(supposed, is_root=False)
+    said = _by_signature(guess, known, hang)
+    sentence = f"{said.verdict.sentence[:-1]}; no signature knows these words, so the party is a guess by them."
+    verdict = msgspec.structs.replace(said.verdict, sentence=sentence)
+    first = msgspec.structs.replace(said.findings[0], sentence=sentence)
+    return msgspec.structs.replace(said, verdict=verdict, findings=(first, *said.findings[1:]))
 
 
 def _by_consequence(said: Known, known: Sequence[Known], hang: Diagnosis) -> Diagnosis:

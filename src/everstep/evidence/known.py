@@ -1,5 +1,7 @@
 """Asks the signatures about the logs of a folder, all logs together: root before cascade."""
 
+import re
+
 from everstep.analyzer.observations.known import Known
 from everstep.knowledge.causality.finished import is_teardown
 from everstep.knowledge.causality.linking import WENT_ON_LINES
@@ -10,6 +12,11 @@ from everstep.knowledge.matcher import Matcher
 from everstep.knowledge.signature import Role, Severity
 
 MAX_KNOWN = 12
+LAST_LINES = 3
+"""So near to the end of a log a traceback ended the program, also where no launcher says so."""
+
+_NUMBER = re.compile(r":\s*[-+]?[\d.,]+(?:[eE][-+]?\d+)?\s*%?$")
+"""`MeanSquaredError: 0.12` is a result."""
 
 
 class KnownLines:
@@ -39,7 +46,8 @@ class KnownLines:
                 by_code[finding.code] = finding
         told = [f for f in by_code.values() if cause is None or f.code != cause.code]
         first = [_known(cause, is_cause=True)] if cause is not None else []
-        return (*first, *(_known(finding) for finding in told[:MAX_KNOWN]))
+        has_ended = any(is_consequence(finding) for finding in told)
+        return (*first, *(_known(finding, has_ended=has_ended) for finding in told[:MAX_KNOWN]))
 
 
 def _says_something(finding: Finding) -> bool:
@@ -52,10 +60,27 @@ def is_consequence(finding: Finding) -> bool:
     """Whether it only follows from something, and the log ends with it: no training, and not much else, after it."""
     if finding.role is not Role.CASCADE or finding.severity is Severity.INFO:
         return False
+    return _stands_last(finding)
+
+
+def is_supposed(finding: Finding, *, has_ended: bool) -> bool:
+    """Whether it is an exception that no signature knows, and that ended the program.
+
+    `has_ended`: a launcher reports an end. Else it must be the last that the log holds: programs go on after exceptions
+    that they caught.
+    """
+    if finding.family != "traceback" or finding.severity is Severity.INFO or finding.is_handled:
+        return False
+    if not finding.is_exception and (finding.lines_after or _NUMBER.search(finding.text)):
+        return False
+    return (has_ended or finding.lines_after <= LAST_LINES) and _stands_last(finding)
+
+
+def _stands_last(finding: Finding) -> bool:
     return not (finding.moved_on or finding.is_calm or finding.finished_line) and finding.lines_after <= WENT_ON_LINES
 
 
-def _known(finding: Finding, *, is_cause: bool = False) -> Known:
+def _known(finding: Finding, *, is_cause: bool = False, has_ended: bool = False) -> Known:
     signature = built_in()[0].find(finding.code)
     return Known(
         code=finding.code,
@@ -71,6 +96,7 @@ def _known(finding: Finding, *, is_cause: bool = False) -> Known:
         place=finding.place,
         is_root=finding.role is Role.ROOT,
         is_consequence=is_consequence(finding),
+        is_supposed=is_supposed(finding, has_ended=has_ended),
         is_cause=is_cause,
         finished_line=finding.finished_line if is_teardown(finding) else 0,
     )

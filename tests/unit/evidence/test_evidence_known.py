@@ -90,16 +90,54 @@ def test_logs_that_hold_only_consequences_say_which_and_whose_end_it_was(tmp_pat
     assert "what brought it about is not in these logs" in found.sentence
 
 
+UNKNOWN_WORDS = """\
+Traceback (most recent call last):
+  File "/job/fit.py", line 41, in <module>
+    run()
+  File "/opt/env/lib/python3.12/site-packages/quux/core.py", line 7, in spin
+    raise WobbleError("the gimbal is at odds with the frobnicator")
+quux.core.WobbleError: the gimbal is at odds with the frobnicator
+"""
+
+
+@pytest.mark.parametrize("text", [UNKNOWN_WORDS, UNKNOWN_WORDS + OLD_AGENT], ids=["alone", "and its launcher"])
+def test_an_exception_in_words_that_nobody_knows_is_told_with_low_confidence(tmp_path, text):
+    """What a launcher says of the same end says less."""
+    found = verdict_of(tmp_path, text)
+    assert (found.code, found.confidence) == ("ES-UN07", Confidence.LOW)
+    assert "gimbal" in found.sentence
+    assert "no signature knows these words" in found.sentence
+
+
 STEPS = "".join(f"step {number} loss 2.{number} lr 0.001\n" for number in range(40))
 
 
-@pytest.mark.parametrize("text", [GLOO + STEPS, STORE_GONE, RETRIED, QUOTED, "INFO nothing to see\n" * 150], ids=str)
+@pytest.mark.parametrize(
+    "text",
+    [
+        GLOO + STEPS,
+        UNKNOWN_WORDS + STEPS,
+        UNKNOWN_WORDS + "evaluating a shard of the set\n" * 9,
+        STORE_GONE,
+        RETRIED,
+        QUOTED,
+        "INFO nothing to see\n" * 150,
+        "MeanSquaredError: 0.1234\n",
+        "WARNING:root:WobbleError: at odds, using the default\n",
+    ],
+    ids=str,
+)
 def test_what_a_job_got_over_or_was_only_warned_of_is_no_end(tmp_path, text):
     assert verdict_of(tmp_path, text).code in ("ES-H15", "ES-H00", "ES-S00")
 
 
 def test_a_consequence_far_above_the_end_of_a_log_is_not_said(tmp_path):
     assert verdict_of(tmp_path, GLOO + "evaluating a shard of the set\n" * 150).code == "ES-H15"
+
+
+@pytest.mark.parametrize(("also", "code"), [(GLOO, "ES-GL02"), (WATCHDOG, "ES-TD01")], ids=["gloo", "watchdog"])
+def test_a_consequence_that_tells_of_others_stands_before_an_exception_of_unknown_words(tmp_path, also, code):
+    assert verdict_of(tmp_path, UNKNOWN_WORDS + also).code == code
 
 
 def test_numbers_that_went_wrong_are_told_before_the_end_that_followed(tmp_path):
