@@ -19,6 +19,7 @@ _LONE_RETURN = re2.compile(rb"\r[^\n]", _LATIN1)
 
 _RANK_TAG = re.compile(
     rb"\[(?:rank|default|trainer|worker|Rank |RANK )[ :]?(\d{1,7})(?:\|[^\]]{0,20})?\]:?\s?"  # torch, torchrun -t
+    rb"|\[(\d{1,5})\]:\s?"  # torchrun --tee, where the role has no name
     rb"|(\d{1,6}): "  # srun --label
     rb"|\[\d{1,6},(\d{1,7})\]<std(?:out|err|diag)>:\s?"  # mpirun --tag-output
     rb"|[0-9a-f]{8} \[rank=(\d{1,7})\] \|\| ?"  # determined

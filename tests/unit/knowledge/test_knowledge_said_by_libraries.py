@@ -93,3 +93,11 @@ def test_the_number_of_a_rank_within_something_is_no_rank_of_the_job(of):
 )
 def test_an_error_that_a_line_quotes_is_as_harmless_as_the_line(line):
     assert cause(line) is None
+
+
+@pytest.mark.parametrize("tag", ["[default3]:", "[rank3]: ", "[3]:"])
+def test_a_launcher_tags_the_lines_of_a_rank(tag):
+    """torchrun's `--tee` writes the role before the number, and roles may have no name."""
+    found = cause(f"{tag}Traceback (most recent call last):\n{tag}RuntimeError: CUDA out of memory.")
+    assert found is not None
+    assert (found.klass, found.ranks) == ("cuda_oom", (3,))
