@@ -2,11 +2,16 @@
 
 import pytest
 
+from everstep.core.run.progress import on_late_timer
+from everstep.core.state.frozenmap import FrozenMap
+from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
-from everstep.core.state.schema import State
+from everstep.core.state.schema import State, Worker
 from everstep.core.state.timers import LASTING, MEANINGS, Timer, TimerKind, timer_of
 from everstep.core.state.turn import Turn
 from everstep.core.step import TIMER_HANDLERS
+from everstep.model.facts import RankAccount
+from everstep.model.spec import RunSpec
 
 KEYS = {
     "node:a3", "standby:again", "backoff:4", "start:4", "rendezvous:4", "late:4", "recovered:4", "settle:4",
@@ -48,3 +53,16 @@ def test_only_lasting_timers_outlive_a_generation() -> None:
         turn.start_timer(Timer(kind, "1"), 5.0, "a test")
     turn.drop_timers(but=LASTING)
     assert set(turn.state.timers) == {Timer(kind, "1").key for kind in LASTING}
+
+
+@pytest.mark.parametrize(("phase", "num_said"), [(Phase.FORMING, 1), (Phase.RUNNING, 1), (Phase.STOPPING, 0)])
+def test_ranks_that_are_being_stopped_are_not_called_late(phase: Phase, num_said: int) -> None:
+    """One may have ended at the signal while the other waits in the store, which hears none."""
+    waits = RankAccount(rank=0, spawned_at=0.0, entered_at=1.0, rendezvous_begun_at=2.0)
+    sleeps = RankAccount(rank=1, spawned_at=0.0, entered_at=1.0)
+    workers = {each.rank: Worker(rank=each.rank, node="a", started=True, account=each) for each in (waits, sleeps)}
+    spec = RunSpec(program="t.py", nproc_per_node=2)
+    state = State(phase=phase, generation=4, spec=spec, workers=FrozenMap(workers))
+    turn = Turn(state, Policy(), at=32.0)
+    on_late_timer(turn, "4", 32.0)
+    assert len(turn.actions) == num_said

@@ -143,8 +143,9 @@ def _watch_rendezvous(turn: Turn) -> None:
 
 
 def on_late_timer(turn: Turn, generation: str, _due_at: float) -> None:
-    """Some wait in init_process_group for ranks that have not called it: said long before anything is done."""
-    if not turn.is_current(generation):
+    """Some wait in init_process_group for ranks that have not called it: said long before anything is done. Not while
+    ranks are being stopped: which of them have ended is not known yet."""
+    if not turn.is_current(generation) or turn.state.phase not in (Phase.FORMING, Phase.RUNNING):
         return
     accounts = {w.rank: w.account for w in turn.state.workers.values() if w.exit is None}
     waiting = [r for r, a in accounts.items() if a and a.rendezvous_begun_at and not a.rendezvous_done_at]
