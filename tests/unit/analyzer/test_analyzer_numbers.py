@@ -132,6 +132,25 @@ def test_the_replica_that_differs_is_named_with_the_parameter():
     assert "w" in found.evidence[0].says
 
 
+def test_a_replica_in_which_every_parameter_differs_may_be_the_programs():
+    """A flipped bit changes one of them. A line that one rank alone runs (a scaling, a reload) changes all."""
+    group = ParallelGroup(name="0", ranks=(0, 1, 2), complete=True)
+    usual = {"a": "1", "b": "2", "c": "3"}
+
+    def found(odd: dict[str, str]):
+        held = [Digest(rank=r, step=9, values=odd if r == 1 else usual) for r in group.ranks]
+        finding = compare(held, group, 0.0)
+        assert finding is not None
+        return finding
+
+    one, every = found(usual | {"b": "7"}), found({"a": "7", "b": "8", "c": "9"})
+    assert (one.ranks, one.confidence, one.blame) == ((1,), "high", None)
+    assert (every.ranks, every.confidence, every.blame) == ((1,), "medium", "unknown")
+    assert "lines of the program that not every rank runs" in every.sentence
+    other_names = found({"a": "7", "b": "8", "d": "9"})
+    assert (other_names.confidence, other_names.blame) == ("medium", "unknown"), "no machine gives them other names"
+
+
 def test_replicas_that_agree_are_no_finding():
     assert compare(digests(), REPLICAS, 0.0) is None
     assert compare([], REPLICAS, 0.0) is None

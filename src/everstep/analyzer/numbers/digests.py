@@ -7,13 +7,18 @@ wrongly. With three or more the one that differs is named exactly; with two only
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from everstep.analyzer.observations.finding import Finding
 from everstep.analyzer.observations.records import ParallelGroup
 from everstep.analyzer.observations.words import ranks_text, verb
 from everstep.model.facts import RankDigest
-from everstep.model.verdict import Confidence, Evidence
+from everstep.model.verdict import Blame, Confidence, Evidence
 
 MAX_NAMED = 8
+
+FEW = 3
+"""Of fewer parameters it says nothing that all of them differ."""
 
 
 Digest = RankDigest
@@ -51,15 +56,30 @@ def compare(
         )
         for rank in ranks[:MAX_NAMED]
     )
-    return Finding(
+    sentence = (
+        f"{ranks_text(ranks)} {verb(ranks, 'holds', 'hold')} other parameters than the {count} replicas that agree at "
+        f"step {step}: {_named(held[ranks[0]].values, usual)}"
+    )
+    finding = Finding(
         code="ES-N04",
-        sentence=f"{ranks_text(ranks)} {verb(ranks, 'holds', 'hold')} other parameters than the {count} replicas that "
-        f"agree at step {step}: {_named(held[ranks[0]].values, usual)}.",
+        sentence=f"{sentence}.",
         confidence=Confidence.HIGH,
         ranks=ranks,
         group=replicas,
         evidence=evidence,
     )
+    if not all(_differs_whole(held[rank].values, usual) for rank in ranks):
+        return finding
+    doubt = "all that it holds: a machine's fault, or lines of the program that not every rank runs"
+    return msgspec.structs.replace(
+        finding, sentence=f"{sentence}; {doubt}.", confidence=Confidence.MEDIUM, blame=Blame.UNKNOWN
+    )
+
+
+def _differs_whole(mine: Mapping[str, str], usual: Mapping[str, str]) -> bool:
+    """Whether every parameter differs, or some are of other names. A bit that flips, and most errors of a device,
+    change one of them."""
+    return mine.keys() != usual.keys() or (len(usual) >= FEW and all(mine[name] != usual[name] for name in usual))
 
 
 def _undecided(held: Mapping[int, Digest], replicas: ParallelGroup, step: int, num_kinds: int, at: float) -> Finding:

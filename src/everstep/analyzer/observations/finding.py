@@ -3,7 +3,7 @@
 import msgspec
 
 from everstep.analyzer.observations.records import ParallelGroup
-from everstep.model.verdict import Confidence, Evidence
+from everstep.model.verdict import Blame, Confidence, Evidence
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,4 +14,5 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[int, ...] = ()  # ranks that are stopped by it; innocent
     group: ParallelGroup | None = None  # where it was seen
     place: str = ""
+    blame: Blame | None = None  # None: that of the code
     evidence: tuple[Evidence, ...] = ()

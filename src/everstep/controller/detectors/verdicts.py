@@ -6,12 +6,12 @@ from everstep.model.verdict import Blame, Verdict
 
 
 def verdict_of(finding: Finding, at: float) -> Verdict:
-    """The verdict for a finding. Its code determines the blame."""
+    """The verdict for a finding. Its code determines the blame, unless the finding knows better."""
     group = finding.group
     return Verdict(
         code=finding.code,
         sentence=finding.sentence,
-        blame=Blame(CODES[finding.code].blame),
+        blame=finding.blame or Blame(CODES[finding.code].blame),
         confidence=finding.confidence,
         ranks=finding.ranks,
         at=at,
