@@ -66,6 +66,17 @@ def test_the_rank_whose_data_is_lost_is_named_once_within_five_rounds() -> None:
     assert job.rounds(20, steps=2, **LOSING) == []
 
 
+def test_a_machine_whose_clock_was_ahead_once_ends_no_watch() -> None:
+    job = Job()
+    each = RankRound(rank=0, num_steps=100, window_s=ROUND_S)
+    ahead = RoundReported(at=0.0, node="n0", generation=0, round=1_000_000, ranks=(each,))
+    assert job.watch.take(ahead, STATE) == ()
+    assert job.rounds(10, steps=100) == []
+    job.see(LinkState.LOSSY)
+    (found,) = job.rounds(5, steps=2, **LOSING)
+    assert found.verdict.ranks == (1,)
+
+
 def test_a_try_again_comes_later_and_later() -> None:
     job = Job()
     job.rounds(10, steps=100)

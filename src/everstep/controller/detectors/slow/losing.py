@@ -9,7 +9,7 @@ from collections import deque
 from everstep.analyzer.hangs.links import Between, Pair, pairs_of
 from everstep.analyzer.slowness.links.losing import NUM_ROUNDS, Losing, Way, find_losing
 from everstep.controller.detectors.links import LinkReports
-from everstep.controller.detectors.slow.ballot import MAX_SENT
+from everstep.controller.detectors.slow.ballot import MAX_BACK, MAX_SENT
 from everstep.controller.detectors.slow.slowness import CONNECTIONS, SlownessDetector
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
@@ -45,6 +45,8 @@ class LossyLinkDetector:
             self._generation, self._number, self._open = event.generation, event.round, {}
             self._rounds.clear()
             self._earlier.clear()
+        if event.round < self._number - MAX_BACK:
+            self._number, self._open = event.round, {}  # a clock was set back
         if event.round < self._number:
             return ()
         found: tuple[AnomalyFound, ...] = ()
