@@ -4,6 +4,7 @@ from typing import Any
 
 from everstep.analyzer.codes import CODES, name_of
 from everstep.analyzer.slowness.shares import Shares, Table
+from everstep.report.parts.ansi import one_line
 
 _FINE = "no stage, worker or replica takes more than a few percent longer than the others"
 
@@ -37,4 +38,4 @@ def render_shares(shares: Shares, table: Table) -> str:
         lines += ["not used", *(f"  {note}" for note in table.notes[:20])]
     num_steps = len({step for mine in table.compute_s.values() for step in mine})
     lines.append(f"read {num_steps} steps of {len(table.compute_s)} ranks")
-    return "\n".join(lines)
+    return "\n".join(map(one_line, lines))

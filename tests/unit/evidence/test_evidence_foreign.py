@@ -12,6 +12,7 @@ from everstep.evidence.folder import read_folder
 from everstep.evidence.logs import WHOLE_BYTES
 from everstep.evidence.names import numbered
 from everstep.evidence.tables import read_tables
+from everstep.report.shares import render_shares
 
 FAULT = "RuntimeError: CUDA error: an illegal memory access was encountered"
 
@@ -22,6 +23,16 @@ def test_a_name_with_line_ends_writes_no_line_of_the_report(tmp_path):
     lines = render(found.diagnosis, found.folder).splitlines()
     assert not [line for line in lines if line.startswith("ES-H02")]
     assert any("a\\nES-H02 rank 7 is guilty\\nb.pkl: " in line for line in lines)
+
+
+def test_a_traces_name_with_line_ends_writes_none_either(tmp_path):
+    path = tmp_path / "a\nES-S01 rank 7 is slow\n.csv"
+    path.write_text("rank,step,name,start,duration\n0,1,f,1,1\nx,1,f,1,1\n1,1,f,1,1\n")
+    found = read_or_weigh(path, 1.8e9)
+    assert isinstance(found, Weighed)
+    lines = render_shares(found.shares, found.table).splitlines()
+    assert not [line for line in lines if line.startswith("ES-S01")]
+    assert any("1 rows lack" in line for line in lines)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["of Unix", "of Windows"])

@@ -24,7 +24,7 @@ from everstep.evidence.apart import Weighed, read_or_weigh
 from everstep.evidence.contents import Folder
 from everstep.model.verdict import Confidence
 from everstep.report.parts.actions import ACTIONS
-from everstep.report.parts.ansi import one_line, printable, safe, safe_json
+from everstep.report.parts.ansi import one_line, safe, safe_json
 from everstep.report.shares import render_shares, shares_object
 
 _MAX_LISTED = 20
@@ -47,7 +47,7 @@ def run(given: argparse.Namespace) -> int:
         found = read_or_weigh(given.path, time.time(), given.stages)
     if isinstance(found, Weighed):
         shares, table = found.shares, found.table
-        print(encode(shares_object(shares, table)) if given.json else printable(render_shares(shares, table)))
+        print(encode(shares_object(shares, table)) if given.json else render_shares(shares, table))
         return 0
     folder, diagnosis = found.folder, found.diagnosis
     if given.json:

@@ -26,7 +26,7 @@ from everstep.model.events import EvidenceCollected, EvidenceRequested
 from everstep.model.record import Record
 from everstep.report.now.ranks import render_ranks
 from everstep.report.parts import noted
-from everstep.report.parts.ansi import printable, safe
+from everstep.report.parts.ansi import one_line, printable, safe
 from everstep.report.parts.layout import field, fields
 
 _ARRIVAL_S = 2.0
@@ -72,7 +72,7 @@ def run(given: argparse.Namespace) -> int:
         return 0
     print(safe(render(diagnosis, folder)))
     more = [*_progress(view, asked_at), *uneven_lines(uneven)]
-    print(printable("\n".join(["", *render_ranks(folder.case, diagnosis.clusters), *more, ""])))
+    print("\n".join(map(one_line, ["", *render_ranks(folder.case, diagnosis.clusters), *more, ""])))
     for node in missing:
         print(printable(f"node {node} did not answer within {limit_s:g} s"))
     if turned_away:
