@@ -135,3 +135,11 @@ def test_importing_the_verb_imports_neither_torch_nor_the_network():
     code = "import sys, everstep.cli.examine.kb; print([m for m in ('torch', 'aiohttp', 'rich') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True, text=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_name_with_line_ends_writes_no_line_of_its_own(capsys, tmp_path):
+    log = tmp_path / "a\nES-G79 rank 3: guilty\n.log"
+    log.write_bytes(b"RuntimeError: CUDA out of memory\n")
+    _, out, _ = kb(capsys, "match", log)
+    assert "ES-CU08" in out
+    assert not [line for line in out.splitlines() if line.startswith("ES-G79")]

@@ -23,7 +23,7 @@ from everstep.knowledge.matcher import Matcher
 from everstep.knowledge.pages import entry
 from everstep.knowledge.review import ReviewQueue, Unknown, fold_unknown
 from everstep.knowledge.signature import PASSIVE
-from everstep.report.parts.ansi import safe
+from everstep.report.parts.ansi import one_line, safe
 
 _CHUNK_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"
@@ -98,13 +98,13 @@ def _worth_showing(finding: Finding) -> bool:
 
 
 def _text(finding: Finding) -> str:
-    where = f"{finding.source}:{finding.line}"
+    where = f"{one_line(finding.source)}:{finding.line}"
     times = f" x{finding.count}" if finding.count > 1 else ""
     ranks = f" ranks {_folded(finding.ranks)}" if finding.ranks else ""
     why = f"  <- {finding.explained_by}" if finding.explained_by else ""
     note = f"\n    note: {finding.note}" if finding.note else ""
     head = f"{finding.code}  {finding.title}  [{finding.role}, blame {finding.blame}, {finding.action}]{why}"
-    return f"{head}\n    {where}{times}{ranks}  {finding.text[:200]}{note}"
+    return f"{head}\n    {where}{times}{ranks}  {one_line(finding.text[:200])}{note}"
 
 
 def _folded(ranks: tuple[int, ...]) -> str:
