@@ -18,9 +18,11 @@ from everstep.model.verdict import Blame, Confidence, Evidence
 _NO_HANG = ("ES-H00", "ES-H15")
 _MISMATCHES, _MISMATCH = ("ES-H03", "ES-H04"), "nccl_trunc"
 _WORSE_THAN_SLOW = "ES-N"
-_OF_ITS_RANK = frozenset({"elastic_signal", "elastic_child_failed", "process_lost"})
+_OF_ITS_RANK = frozenset({"ES-TD11", "ES-TD12", "ES-ST53", "ES-PY19"})
 """Consequences that tell how the rank itself ended. In all others it only speaks of what it noticed of others."""
-_TELLS_AN_END = _OF_ITS_RANK | {"elastic_cascade", "sched_task_exit"}
+_TELLS_AN_END = frozenset(
+    {"elastic_signal", "elastic_child_failed", "process_lost", "elastic_cascade", "sched_task_exit"}
+)
 """What a launcher says of the end of a rank: an exception of that rank says more, also in words that nobody knows."""
 
 
@@ -136,7 +138,7 @@ def _by_consequence(said: Known, known: Sequence[Known], hang: Diagnosis) -> Dia
         sentence=f'{who}{said.title} ("{said.text[:160].strip()}"); what brought it about is not in these logs.',
         blame=said.blame,
         confidence=Confidence.LOW,
-        ranks=said.ranks if said.name in _OF_ITS_RANK else (),
+        ranks=said.ranks if said.code in _OF_ITS_RANK else (),
         place=said.place,
         evidence=(*_told(known, hang), *hang.verdict.evidence),
     )

@@ -109,6 +109,19 @@ def test_an_exception_in_words_that_nobody_knows_is_told_with_low_confidence(tmp
     assert "no signature knows these words" in found.sentence
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("lost the heartbeat of rank 3", "ES-FB31"),
+        ("ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.", "ES-RY01"),
+        ("ChildProcessError: a child has ended", "ES-FB12"),
+    ],
+)
+def test_a_rank_that_speaks_of_the_end_of_another_process_is_not_named_for_it(tmp_path, line, code):
+    found = verdict_of(tmp_path, f"[rank0]: {line}\n")
+    assert (found.code, found.ranks) == (code, ())
+
+
 STEPS = "".join(f"step {number} loss 2.{number} lr 0.001\n" for number in range(40))
 
 
