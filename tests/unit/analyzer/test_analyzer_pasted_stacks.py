@@ -51,6 +51,20 @@ def test_the_command_line_says_the_rank():
     assert [rank for rank, _ in find(text, None).owned] == [4, 5]
 
 
+def test_local_ranks_that_come_twice_are_of_two_machines_and_no_ranks_of_the_job():
+    text = [line for pid, rank in ((70, 0), (71, 1), (80, 0), (81, 1)) for line in py_spy(pid, rank, WAITS)]
+    found = find(text, None)
+    assert found.owned == ()
+    assert [process.pid for process in found.unowned] == [70, 71, 80, 81]
+
+
+@pytest.mark.parametrize(
+    "heading", ["rank 3 waits for this one, rank 0:", "of local rank 2", "on node rank 1"], ids=str
+)
+def test_a_heading_that_does_not_say_which_rank_gives_none(heading):
+    assert find([heading, *py_spy(900, None, WAITS)], None).owned == ()
+
+
 @pytest.mark.parametrize("tag", ["[rank2]: ", "[default2]:"])
 def test_faulthandler_with_tags(tag):
     lines = [

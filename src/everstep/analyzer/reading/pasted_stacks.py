@@ -18,8 +18,10 @@ _ABOVE = 4
 """A heading stands so few lines above its stack."""
 
 _TAG = re.compile(r"^\s{0,8}\[(?:default(\d{1,7})\]:|[rR]ank ?(\d{1,7})\]:? ?)")  # torchrun's has no space behind it
-_HEADING = re.compile(r"\b(?:global[ _]?)?rank[ _:=#-]{0,2}(\d{1,7})\b", re.I)
-_COMMAND = re.compile(r"--(?:local[_-])?rank[ =](\d{1,7})\b|\bRANK=(\d{1,7})\b")
+_HEADING = re.compile(r"(?<!local )(?<!node )\b(?:global[ _]?)?rank[ _:=#-]{0,2}(\d{1,7})\b", re.I)
+_COMMAND = re.compile(r"--rank[ =](\d{1,7})\b|\bRANK=(\d{1,7})\b")
+_LOCAL = re.compile(r"--local[_-]rank[ =](\d{1,7})\b")
+"""On one machine it is the rank. Where two processes have the same, they are of two machines."""
 _PY_SPY = re.compile(r"^Process (\d{1,9}): ?")
 _FAULT = re.compile(r"^(Current thread|Thread) 0x([0-9a-fA-F]{1,16})(?: \[[^\]]{0,40}\])? \(most recent call first\):")
 _FAULT_FRAME = re.compile(r'^  File "([^"]{1,400})", line (\d{1,9}) in (.{1,200})$')
@@ -36,9 +38,10 @@ def find(lines: Sequence[str], rank: int | None) -> Found:
         return Found()
     untagged = [_untagged(line) for line in lines]
     found: list[tuple[int, ProcessStack]] = []
+    local: list[tuple[int, list[ProcessStack]]] = []
     unowned: list[ProcessStack] = []
     position = 0
-    while position < len(lines) and len(found) + len(unowned) < MAX_BLOCKS:
+    while position < len(lines) and len(found) + len(local) + len(unowned) < MAX_BLOCKS:
         text = untagged[position][1]
         if _PY_SPY.match(text):
             end = _end_of_py_spy(untagged, position)
@@ -52,9 +55,15 @@ def find(lines: Sequence[str], rank: int | None) -> Found:
         owner = rank if rank is not None else _owner(lines, untagged, position)
         if owner is not None:
             found += [(owner, process) for process in _read(block)]
+        elif command := _LOCAL.search(text):
+            local.append((int(command[1]), _read(block)))
         elif _PY_SPY.match(text):
             unowned += _read(block)
         position = end
+    if len({number for number, _ in local}) == len(local):
+        found += [(number, process) for number, read in local for process in read]
+    else:
+        unowned += [process for _, read in local for process in read]
     return Found(owned=tuple(found), unowned=tuple(unowned))
 
 
@@ -104,8 +113,9 @@ def _owner(lines: Sequence[str], untagged: Sequence[tuple[int | None, str]], pos
     if command := _COMMAND.search(text):
         return int(command[1] or command[2])
     for above in reversed(range(max(0, position - _ABOVE), position)):
-        if heading := _HEADING.search(lines[above][:200]):
-            return int(heading[1])
+        named = {int(number) for number in _HEADING.findall(lines[above][:200])}
+        if named:
+            return named.pop() if len(named) == 1 else None  # of several, none is the one
         if lines[above].startswith("    "):
             return None  # frames of another stack
     return None
