@@ -5,7 +5,9 @@ import pytest
 from everstep.analyzer.hangs.combine import diagnose
 from everstep.analyzer.observations.claims import merge
 from everstep.analyzer.observations.records import Case
+from everstep.analyzer.overall import overall
 from everstep.analyzer.reading.tool_text import ToolText
+from everstep.evidence.folder import read_folder
 from everstep.model.verdict import Blame, Confidence
 
 NAME = "ProcessGroupNCCL.cpp"
@@ -264,6 +266,38 @@ def test_the_number_behind_a_groups_name_is_the_place_in_it_and_no_rank_of_the_j
     assert all("PG GUID 5(tp) Rank" in line for line in lines)
     verdict = diagnose(Case(at=100.0, ranks=(), world=(), claims=ToolText().read(lines))).verdict
     assert verdict.ranks == (6,)
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [[0, 1], [2, 3], [4, 5], [6, 7]],
+        [[0, 1, 2, 3, 4, 5, 6], [7]],
+    ],
+    ids=["pairs", "one in a group of its own"],
+)
+def test_numbers_of_several_groups_are_not_compared(tmp_path, groups):
+    """Each group counts for itself: who is at #101 of one is not behind who is at #500 of another."""
+    for number, ranks in enumerate(groups):
+        for place, rank in enumerate(ranks):
+            line = caught(rank, seq=500 - 100 * number).replace(
+                f"[Rank {rank}]", f"[PG ID 1 PG GUID {number}(of_some) Rank {place}]"
+            )
+            (tmp_path / f"rank-{rank}.log").write_text(line + "\n")
+    read = read_folder(tmp_path, 1.8e9)
+    verdict = overall(read.case, read.points, read.known).verdict
+    assert verdict.ranks == ()
+    assert "earlier place" not in verdict.sentence
+    assert f"({8 - len(groups[0])} more in other groups)" in verdict.sentence
+
+
+def test_of_several_groups_no_single_place_is_told():
+    lines = [of_group(rank, rank) for rank in range(3)] + [
+        caught(4, seq=3).replace("[Rank 4]", "[PG ID 2 PG GUID 9 Rank 0]")
+    ]
+    verdict = diagnose(Case(at=100.0, ranks=(), world=(), claims=ToolText().read(lines))).verdict
+    assert verdict.ranks == (3,)
+    assert "4 ranks did in several groups" in verdict.sentence
 
 
 @pytest.mark.parametrize("last", ["OpType=ALLRED", "NumelIn=8", "NumelOut=80"])

@@ -188,7 +188,8 @@ def _watchdogs(claims: Claims, at: float) -> list[Finding]:
     silent = tuple(rank for rank in claims.world if rank not in reported)
     if silent and 2 * len(silent) <= len(reported):
         first = next(iter(told.values()))
-        says = f"did not report a timeout; {len(reported)} ranks did, in {_place(first)}"
+        where = f", in {_place(first)}" if len(by_group) == 1 else " in several groups"
+        says = f"did not report a timeout; {len(reported)} ranks did{where}"
         return [_differs(silent, tuple(sorted(reported)), says, at)]
     odd = _behind(told)
     if odd:
@@ -201,7 +202,7 @@ def _watchdogs(claims: Claims, at: float) -> list[Finding]:
                 at,
             )
         ]
-    return [_same(told, at)] if len(told) > 1 else []
+    return [_same(told, len(reported - told.keys()), at)] if len(told) > 1 else []
 
 
 def _apart(told: Mapping[int, Work], at: float) -> list[Finding]:
@@ -231,12 +232,13 @@ def _behind(told: Mapping[int, Work]) -> tuple[int, ...]:
     return tuple(sorted(rank for rank, value in known.items() if value == least))
 
 
-def _same(told: Mapping[int, Work], at: float) -> Finding:
+def _same(told: Mapping[int, Work], num_elsewhere: int, at: float) -> Finding:
     first = next(iter(told.values()))
+    elsewhere = f" ({num_elsewhere} more in other groups)" if num_elsewhere else ""
     return Finding(
         code="ES-H11",
-        sentence=f"{len(told)} ranks timed out in {_place(first)}, and none says anything else than the others: who is "
-        "missing from it, or whether the network or a device stands, their logs do not tell.",
+        sentence=f"{len(told)} ranks timed out in {_place(first)}{elsewhere}, and none says anything else than the "
+        "others: who is missing from it, or whether the network or a device stands, their logs do not tell.",
         confidence=Confidence.LOW,
         waiting=tuple(sorted(told)),
         evidence=(Evidence(at=at, source="log", says=f"all timed out in {_place(first)}"),),

@@ -148,7 +148,7 @@ def _findings(bench: Bench) -> list[Finding]:
     sure = [finding for finding in said if finding.confidence is Confidence.HIGH]
     rest = [
         *(finding for finding in said if finding not in sure and finding.ranks),
-        *fallbacks.timeouts(bench.case.at, bench.by_rank, bench.positions.world),
+        *fallbacks.timeouts(bench.case.at, bench.by_rank, bench.positions.world, bench.case.claims),
         *fallbacks.loads(bench.case.at, bench.by_rank),
         *fallbacks.steps(bench.case.at, bench.by_rank),
         *(finding for finding in said if not finding.ranks),

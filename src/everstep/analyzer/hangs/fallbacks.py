@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 from everstep.analyzer.hangs.metrics import odd_ones_out
+from everstep.analyzer.observations.claims import Claims
 from everstep.analyzer.observations.clusters import Activity, Clusters
 from everstep.analyzer.observations.finding import Finding
 from everstep.analyzer.observations.positions import Positions
@@ -64,24 +65,26 @@ def stacks(at: float, clusters: Clusters, doing: Mapping[int, Activity]) -> list
     ]
 
 
-def timeouts(at: float, by_rank: Mapping[int, RankEvidence], world: tuple[int, ...]) -> list[Finding]:
-    """Ranks that the communication library did not report as timed out, or that timed out earlier in the sequence."""
+def timeouts(at: float, by_rank: Mapping[int, RankEvidence], world: tuple[int, ...], claims: Claims) -> list[Finding]:
+    """Ranks that the communication library did not report as timed out, or that timed out earlier in the sequence: each
+    group has one of its own, so numbers of several groups are not compared."""
     reported = {rank: e.waits_at for rank, e in by_rank.items() if e.waits_at is not None}
     if not reported:
         return []
     newest = max(seq for _, seq in reported.values())
-    behind = tuple(sorted(rank for rank, (_, seq) in reported.items() if seq < newest))
+    is_one = len({work.group for work in claims.works if work.group}) < 2
+    behind = tuple(sorted(rank for rank, (_, seq) in reported.items() if seq < newest)) if is_one else ()
     silent = tuple(rank for rank in world if rank not in reported)
     ranks = silent or behind
     if not ranks or len(ranks) >= len(reported):
         return []
     operation = next(op for op, seq in reported.values() if seq == newest)
+    furthest = f", the furthest in {operation} #{newest}" if is_one else " in several groups"
     who = "did not report a timeout" if silent else "timed out at an earlier place"
     return [
         Finding(
             code="ES-H12",
-            sentence=f"{len(reported)} ranks timed out, the furthest in {operation} #{newest}; "
-            f"{ranks_text(ranks)} {who}.",
+            sentence=f"{len(reported)} ranks timed out{furthest}; {ranks_text(ranks)} {who}.",
             confidence=Confidence.LOW if len(ranks) > 1 else Confidence.MEDIUM,
             ranks=ranks,
             waiting=tuple(reported),
