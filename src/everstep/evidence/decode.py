@@ -9,6 +9,7 @@ and not guessed: {"everstep_evidence": 1, "rank": 2, "generation": 0, "at": 1795
 import json
 import math
 import re
+from typing import TypeVar
 
 import msgspec
 
@@ -30,6 +31,10 @@ MAX_JSON_NODES = 4_000_000
 """Opening brackets and commas: what a JSON file costs in memory follows from them, not from its size."""
 MAX_JSON_VALUES = 10_000
 MAX_NATIVE = 64
+_MOST = 1e15
+"""Seconds, shares, bytes per second: no larger number was measured."""
+
+_S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,16 +187,29 @@ def _int(value: object) -> int | None:
 
 def _said(value: dict[str, object]) -> Said:
     try:
-        return msgspec.convert(value, Said)
+        said = msgspec.convert(value, Said)
     except (msgspec.ValidationError, RecursionError, OverflowError) as error:
         raise UnreadableError(f"envelope: {error}") from None
+    links = {name: rate for name, rate in said.links.items() if _is_possible(rate)}
+    gpus = tuple(_possible(gpu, "use_share", "memory_share", "power_w") for gpu in said.gpus)
+    return msgspec.structs.replace(_possible(said, "step", "step_age_s", "cpu_left_s"), links=links, gpus=gpus)
+
+
+def _possible(made: _S, *names: str) -> _S:
+    """Without numbers that nothing measured can have: unknown is neither idle nor late."""
+    odd = [name for name in names if not _is_possible(getattr(made, name))]
+    return msgspec.structs.replace(made, **dict.fromkeys(odd)) if odd else made
+
+
+def _is_possible(number: float | None) -> bool:
+    return number is None or 0 <= number < _MOST
 
 
 def _load(value: object) -> RankLoad | None:
     if value is None:
         return None
     try:
-        return msgspec.convert(value, RankLoad)
+        return _possible(msgspec.convert(value, RankLoad), "cpu_share", "gpu_share", "traffic_bytes_s")
     except (msgspec.ValidationError, RecursionError, OverflowError) as error:
         raise UnreadableError(f"load: {error}") from None
 

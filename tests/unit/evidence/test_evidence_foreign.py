@@ -103,3 +103,18 @@ def test_the_numbers_of_a_real_trace_are_read(tmp_path: Path):
     path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": 3}}))
     found = read_or_weigh(path, 1.8e9)
     assert isinstance(found, Weighed)
+
+
+@pytest.mark.parametrize("number", ["-1", "-1e999", "1e999", "NaN", "1e308"])
+def test_numbers_that_cannot_be_measured_are_unknown(tmp_path, number):
+    for rank in range(5):
+        share = number if rank == 4 else "0.9"
+        load = f'"load": {{"cpu_share": {share}}}, "step": 7, "step_age_s": {share}, "links": {{"eth0": {share}}}'
+        gpus = f'"gpus": [{{"index": 0, "use_share": {share}}}]'
+        (tmp_path / f"{rank}.json").write_text(f'{{"everstep_evidence": 1, "rank": {rank}, {load}, {gpus}}}')
+    found = read_apart(tmp_path, 1.8e9, with_case=True)
+    assert found.diagnosis.verdict.ranks == (), "nobody is idle by a number that is none"
+    odd = found.folder.case.ranks[4]
+    assert odd.load is not None
+    assert (odd.load.cpu_share, odd.step, odd.step_age_s, odd.links, odd.gpus[0].use_share) == (None, 7, None, {}, None)
+    assert found.folder.case.ranks[3].links == {"eth0": 0.9}
