@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import BinaryIO
 
 import msgspec
 
@@ -21,13 +22,13 @@ from everstep.analyzer.reading import pasted_stacks
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.analyzer.reading.tool_text import ToolText
 from everstep.errors import ConfigError
-from everstep.evidence import inventory
+from everstep.evidence import inventory, unpacking
 from everstep.evidence.ahead import Ahead
 from everstep.evidence.assemble import RankFiles, assemble, with_record
 from everstep.evidence.contents import Folder, Unreadable
 from everstep.evidence.decode import MAX_DUMP_BYTES, Part, decode
 from everstep.evidence.known import KnownLines
-from everstep.evidence.logs import WHOLE_BYTES, facts_by_rank, read_lines, written_over
+from everstep.evidence.logs import WHOLE_BYTES, facts_by_rank, lines_of, read_lines, written_over
 from everstep.evidence.names import generation_in, numbered, rank_in
 from everstep.evidence.sniff import HEAD_BYTES, Kind, kind_of
 from everstep.evidence.watched import TooLongError, Watch, say, unwatched
@@ -41,6 +42,7 @@ MAX_READ_S = 120.0
 
 _NOT_READ = {
     Kind.COMPRESSED: ": unpack it first",
+    Kind.ARCHIVE: ": unpack it first",
     Kind.WIDE: ": write it as UTF-8 first (iconv -f UTF-16)",
     Kind.BINARY: " of no known format",
 }
@@ -108,6 +110,8 @@ class _Reading:
                     self.notes.append(f"{path}: {says}")
             elif kind is Kind.EMPTY:
                 self.empty(path, rank)
+            elif kind is Kind.COMPRESSED and unpacking.is_known(head):
+                self.read_compressed(path, rank, file, status.st_mtime)
             elif kind in _NOT_READ:
                 raise UnreadableError(f"{kind}{_NOT_READ[kind]}")
             elif status.st_size > MAX_DUMP_BYTES:
@@ -118,6 +122,22 @@ class _Reading:
                 self.add_part(path, rank, Part(record=record), status.st_mtime)
             else:
                 self.add_parts(path, rank, file.read(MAX_DUMP_BYTES), kind, status.st_mtime)
+
+    def read_compressed(self, path: str, rank: int | None, file: BinaryIO, written_at: float) -> None:
+        kind = kind_of(unpacking.first_bytes(file, HEAD_BYTES), path.rpartition(".")[0])
+        if kind is Kind.LOG:
+            found = unpacking.ends(file)
+            self.add_log(path, rank, lines_of(found.data))
+            if found.num_left_out:
+                self.notes.append(f"{path}: {found.num_left_out >> 10:,} KiB in the middle were not read")
+            if found.why_ends:
+                self.notes.append(f"{path}: was not read to its end: {found.why_ends}")
+        elif kind is Kind.EMPTY:
+            self.empty(path.rpartition(".")[0], rank)
+        elif kind in _NOT_READ:
+            raise UnreadableError(f"{kind} within a compressed file{_NOT_READ[kind]}")
+        else:
+            self.add_parts(path, rank, unpacking.whole(file, MAX_DUMP_BYTES), kind, written_at)
 
     def empty(self, path: str, rank: int | None) -> None:
         """An empty log says that the rank exists; an empty dump says that it could not be taken."""

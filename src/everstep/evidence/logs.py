@@ -49,6 +49,10 @@ def read_lines(file: BinaryIO, size: int) -> list[str]:
         file.seek(size - TAIL_BYTES)
         # Cut lines at both sides of the hole are dropped.
         data = head.rpartition(b"\n")[0] + b"\n" + file.read(TAIL_BYTES).partition(b"\n")[2]
+    return lines_of(data)
+
+
+def lines_of(data: bytes) -> list[str]:
     lines = data.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
     return lines if lines[-1] else lines[:-1]
 

@@ -15,11 +15,12 @@ class Kind(enum.StrEnum):
     PROCESS_STATUS = "process status"
     LOG = "log"
     COMPRESSED = "compressed file"
+    ARCHIVE = "archive"
     WIDE = "text in UTF-16"
     BINARY = "binary file"
 
 
-_COMPRESSED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 _WIDE = (b"\xff\xfe", b"\xfe\xff")
 _DUMP_NAME = re.compile(r"nccl_trace|flight|fr_trace|\.pkl$|\.pickle$|(^|[/_-])fr[_-]", re.I)
 _STACK_NAME = re.compile(r"stack|py-?spy", re.I)
@@ -33,6 +34,8 @@ def kind_of(head: bytes, path: str) -> Kind:
         return Kind.EMPTY
     if head.startswith(_COMPRESSED):
         return Kind.COMPRESSED
+    if head.startswith(b"PK\x03\x04") or head[257:262] == b"ustar":
+        return Kind.ARCHIVE
     if head.startswith(_WIDE):
         return Kind.WIDE
     if head[:1] == b"\x80" and len(head) > 1 and head[1] <= 16:

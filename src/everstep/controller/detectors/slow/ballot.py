@@ -23,6 +23,9 @@ from everstep.model.observations import RoundReported
 NUM_ROUNDS = SlowLimits().num_rounds
 NUM_FIRST = 2
 NUM_EARLIER = 30
+NUM_LONG_AGO, KEEP_EACH = 30, 8
+"""Of the rounds before those, one in so many is kept: what lasts for thirty rounds must not become usual by that."""
+
 FIRST_STEPS = 20
 """Steps (or rounds) at the beginning that show how the job is made. More would hide a fault that comes early."""
 
@@ -98,6 +101,8 @@ class Ballot:
         self._first_steps: Counter[tuple[int, str]] = Counter()
         self.begun: list[list[RankTiming]] = []  # the first rounds of this generation
         self._earlier: deque[list[RankTiming]] = deque(maxlen=NUM_EARLIER)  # rounds that no longer vote
+        self._long_ago: deque[list[RankTiming]] = deque(maxlen=NUM_LONG_AGO)
+        self._num_earlier = 0
         self.is_unusual = False  # the vote found something in these rounds: they never count as usual
         self.counted = Counted()
 
@@ -106,6 +111,8 @@ class Ballot:
         self.rounds.clear()
         self.begun.clear()
         self._earlier.clear()
+        self._long_ago.clear()
+        self._num_earlier = 0
         self.counted = Counted()
         self._open.clear()
         self._pending.clear()
@@ -141,6 +148,16 @@ class Ballot:
         """The first rounds of this generation, with the start of the job itself, and the rounds before the vote."""
         return [*self.begun, *self._earlier]
 
+    def long_usual_rounds(self) -> list[list[RankTiming]]:
+        """The same, and some of long ago."""
+        return [*self.begun, *self._long_ago, *self._earlier]
+
+    def _keep_earlier(self, timings: list[RankTiming]) -> None:
+        if len(self._earlier) == NUM_EARLIER and self._num_earlier % KEEP_EACH == 0:
+            self._long_ago.append(self._earlier[0])
+        self._num_earlier += 1
+        self._earlier.append(timings)
+
     def _close(self, state: State, ahead_s: Mapping[int, float]) -> bool:
         reported, self._open = self._open, {}
         for rank, each in reported.items():
@@ -168,7 +185,7 @@ class Ballot:
         ]
         log.debug("fail-slow vote: measured %s", timings)
         if len(self.rounds) == NUM_ROUNDS and not self.is_unusual:
-            self._earlier.append(self.rounds[0])
+            self._keep_earlier(self.rounds[0])
         self.rounds.append(timings)
         self.begun += [timings] * (len(self.begun) < NUM_FIRST)
         self._note_first(timings, state, num_steps)

@@ -226,7 +226,7 @@ class SlownessDetector:
     def _starving(self, num_rounds: int, min_votes: int) -> Starving | None:
         """A rank that waits longer for a CPU than usual: another process runs on its core."""
         rounds = list(self._ballot.rounds)[-num_rounds:]
-        return find_starving(rounds, self._ballot.usual_rounds(), min_votes) if len(rounds) >= min_votes else None
+        return find_starving(rounds, self._ballot.long_usual_rounds(), min_votes) if len(rounds) >= min_votes else None
 
     def _unnamed(self, event: RoundReported) -> AnomalyFound | None:
         """A slow rank that the kernel counters explain, when the vote identifies none. None of these causes accuses a
