@@ -19,6 +19,7 @@ from everstep.analyzer.observations.records import (
     RankLoad,
     Thread,
 )
+from everstep.analyzer.observations.words import fold, ranks_text
 from everstep.analyzer.overall import overall
 from everstep.analyzer.reading import stacks
 from everstep.analyzer.reading.pickled import UnreadableError
@@ -213,3 +214,11 @@ def test_every_code_has_its_page():
         assert all((entry.means, entry.everstep_does, entry.confirm, entry.you_do))
         assert entry.blame in set(Blame)
     assert len({entry.name for entry in CODES.values()}) == len(CODES)
+
+
+def test_very_many_ranks_fill_no_page():
+    assert fold([0, 1, 2, 7]) == "0-2,7"
+    assert fold(range(0, 20_000, 2)).startswith("0,2,4,")
+    assert fold(range(0, 20_000, 2)).endswith(",124,126 and 9,936 more")
+    assert fold(range(100_000)) == "0-99999"
+    assert len(ranks_text(range(0, 2_000_000, 2))) < 1_000

@@ -10,20 +10,21 @@ def busy_text(why: str) -> str:
     return f"says that it is busy: {why}" if why else "says that it is busy"
 
 
+MOST_SPANS = 64
+"""Of ranks in one text: every second of ten thousand would be a page. Fields of JSON list all."""
+
+
 def fold(ranks: Iterable[int]) -> str:
-    """`0-2,7`."""
-    parts: list[str] = []
-    start = last = None
+    """`0-2,7`; of very many spans the first ones: `0,2,4 and 9,997 more`."""
+    spans: list[tuple[int, int]] = []
     for rank in sorted(set(ranks)):
-        if last is not None and rank == last + 1:
-            last = rank
-            continue
-        if start is not None:
-            parts.append(f"{start}" if start == last else f"{start}-{last}")
-        start = last = rank
-    if start is not None:
-        parts.append(f"{start}" if start == last else f"{start}-{last}")
-    return ",".join(parts)
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1] = spans[-1][0], rank
+        else:
+            spans.append((rank, rank))
+    shown = ",".join(f"{start}" if start == last else f"{start}-{last}" for start, last in spans[:MOST_SPANS])
+    num_more = sum(last - start + 1 for start, last in spans[MOST_SPANS:])
+    return f"{shown} and {num_more:,} more" if num_more else shown
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
