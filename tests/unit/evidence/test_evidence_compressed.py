@@ -72,7 +72,7 @@ def test_a_bomb_is_read_as_far_as_the_limit(tmp_path, monkeypatch):
     (tmp_path / "job.log.gz").write_bytes(gzip.compress(LOG + b"a line\n" * (8 << 20)))
     folder = read_folder(tmp_path, 1.8e9)
     assert any("GiB when unpacked" in note for note in folder.notes)
-    assert [known.code for known in folder.known] == ["ES-CU04"], "its head was read"
+    assert [(rank.rank, rank.last_step) for rank in folder.case.ranks] == [(1, 7)], "its head was read"
 
 
 def test_a_dump_that_is_too_large_when_unpacked_is_refused(tmp_path, monkeypatch):
