@@ -2,10 +2,11 @@
 
 import bz2
 import gzip
+import io
 import lzma
 import zlib
 from collections.abc import Callable
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 
@@ -16,7 +17,7 @@ MAX_UNPACKED_BYTES = 2 << 30
 """Of one log. A file of a megabyte may promise a terabyte; the reading process has a limit of CPU time besides."""
 
 _CHUNK_BYTES = 1 << 20
-_OPENERS: dict[bytes, Callable[[BinaryIO], IO[bytes]]] = {
+_OPENERS: dict[bytes, Callable[[BinaryIO], io.BufferedIOBase]] = {
     b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ": lzma.LZMAFile,
@@ -37,17 +38,20 @@ def is_known(head: bytes) -> bool:
 
 
 def first_bytes(file: BinaryIO, num: int) -> bytes:
-    """The begin of what is in it. Raises UnreadableError."""
+    """The begin of what is in it, as far as it can be read. Raises UnreadableError where nothing can."""
     with _opened(file) as stream:
-        try:
-            return stream.read(num)
-        except _DAMAGES as error:
-            raise UnreadableError(f"compressed file: {_say(error)}") from error
+        data, why = _next(stream, num)
+    if why and not data:
+        raise UnreadableError(f"compressed file: {why}")
+    return data
 
 
 def whole(file: BinaryIO, max_bytes: int) -> bytes:
     """All of it. Raises UnreadableError: damaged, or larger."""
-    data = first_bytes(file, max_bytes + 1)
+    with _opened(file) as stream:
+        data, why = _next(stream, max_bytes + 1)
+    if why:
+        raise UnreadableError(f"compressed file: {why}")
     if len(data) > max_bytes:
         raise UnreadableError(f"more than {max_bytes >> 20} MiB when unpacked; a dump of one rank has less")
     return data
@@ -55,19 +59,18 @@ def whole(file: BinaryIO, max_bytes: int) -> bytes:
 
 def ends(file: BinaryIO) -> Unpacked:
     """Head and tail of a log. What comes before a damaged place counts: a node that dies leaves its log cut off."""
-    head, tail, total, why = b"", b"", 0, ""
+    tail = b""
     with _opened(file) as stream:
-        try:
-            head = stream.read(HEAD_BYTES)
-            total = len(head)
-            while chunk := stream.read(_CHUNK_BYTES):
-                tail = (tail + chunk)[-TAIL_BYTES:]
-                total += len(chunk)
-                if total > MAX_UNPACKED_BYTES:
-                    why = f"more than {MAX_UNPACKED_BYTES >> 30} GiB when unpacked"
-                    break
-        except _DAMAGES as error:
-            why = _say(error)
+        head, why = _next(stream, HEAD_BYTES)
+        total = len(head)
+        while not why:
+            chunk, why = _next(stream, _CHUNK_BYTES)
+            if not chunk:
+                break
+            tail = (tail + chunk)[-TAIL_BYTES:]
+            total += len(chunk)
+            if total > MAX_UNPACKED_BYTES:
+                why = f"more than {MAX_UNPACKED_BYTES >> 30} GiB when unpacked"
     if total <= WHOLE_BYTES:
         return Unpacked(data=head + tail, why_ends=why)
     # Cut lines at both sides of the hole are dropped.
@@ -75,7 +78,22 @@ def ends(file: BinaryIO) -> Unpacked:
     return Unpacked(data=data, num_left_out=total - WHOLE_BYTES, why_ends=why)
 
 
-def _opened(file: BinaryIO) -> IO[bytes]:
+def _next(stream: io.BufferedIOBase, num: int) -> tuple[bytes, str]:
+    """So many bytes, or those up to the end or a damaged place, and what is wrong there. `read` would lose them."""
+    parts, left = list[bytes](), num
+    while left:
+        try:
+            piece = stream.read1(left)
+        except _DAMAGES as error:
+            return b"".join(parts), _say(error)
+        if not piece:
+            break
+        parts.append(piece)
+        left -= len(piece)
+    return b"".join(parts), ""
+
+
+def _opened(file: BinaryIO) -> io.BufferedIOBase:
     file.seek(0)
     magic = file.read(8)
     file.seek(0)

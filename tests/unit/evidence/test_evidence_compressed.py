@@ -51,6 +51,26 @@ def test_what_comes_before_the_damage_counts(tmp_path, suffix):
     assert any("was not read to its end" in note for note in folder.notes), folder.notes
 
 
+@pytest.mark.parametrize("suffix", ["gz", "xz"])
+@pytest.mark.parametrize("num_steps", [1_000, 20_000])
+def test_the_last_lines_before_the_damage_count(tmp_path, suffix, num_steps):
+    """Those say how it ended."""
+    numbers = random.Random(3)
+    text = "".join(f"step {step} loss {numbers.random()} lr {numbers.random()}\n" for step in range(num_steps))
+    packed = PACK[suffix](text.encode())
+    (tmp_path / f"rank-1.log.{suffix}").write_bytes(packed[: len(packed) // 2])
+    (rank,) = read_folder(tmp_path, 1.8e9).case.ranks
+    assert rank.last_step is not None
+    assert 0.4 * num_steps < rank.last_step < 0.6 * num_steps
+
+
+def test_garbage_behind_a_whole_log_costs_nothing_of_it(tmp_path):
+    (tmp_path / "job.log.gz").write_bytes(gzip.compress(LOG) + b"garbage" * 100)
+    folder = read_folder(tmp_path, 1.8e9)
+    assert [known.code for known in folder.known] == ["ES-CU04"]
+    assert any("it is damaged" in note for note in folder.notes)
+
+
 @pytest.mark.parametrize("suffix", PACK)
 @pytest.mark.parametrize("num", [2, 5, 12, 20])
 def test_a_file_of_which_hardly_anything_is_left_is_said(tmp_path, suffix, num):
