@@ -21,7 +21,7 @@ from everstep.model.events import Event
 from everstep.model.facts import Checkpoint, ErrorReport, Exit, OomEvidence, RankAccount, Started
 from everstep.model.record import Record
 from everstep.model.spec import RunSpec
-from everstep.model.verdict import Confidence, Refusal
+from everstep.model.verdict import Blame, Confidence, Refusal
 from everstep.testing.clock import FakeClock
 from everstep.testing.exams import FakeExams
 from everstep.testing.memory import FakeMemory
@@ -167,10 +167,14 @@ class Cluster:
         ended = events.StandstillEnded(at=at, generation=generation, incident=still.incident.id, lasted_s=lasted_s)
         return self.feed(ended)
 
-    def anomaly(self, code: str, rank: int, refused: str = "", agreed: int | None = None) -> list[Action]:
+    def anomaly(
+        self, code: str, rank: int, refused: str = "", agreed: int | None = None, blame: str = ""
+    ) -> list[Action]:
         """A watch found something wrong with the running job, or (`refused`) says why a slow rank's machine is not.
-        `agreed`: of replicas that differ, the newest step after which they did not."""
+        `agreed`: of replicas that differ, the newest step after which they did not. `blame`: not that of the code."""
         verdict = msgspec.structs.replace(diagnosis_of(rank, code, self.clock.now), sentence=f"rank {rank} is {code}.")
+        if blame:
+            verdict = msgspec.structs.replace(verdict, blame=Blame(blame), confidence=Confidence.MEDIUM)
         refusal = Refusal(what=f"evict the machine of rank {rank}", why=refused) if refused else None
         generation = self.state.generation
         return self.feed(

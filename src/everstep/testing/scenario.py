@@ -220,11 +220,12 @@ def _examined(player: _Player, args: list[str]) -> list[Action]:
 
 
 def _anomaly(player: _Player, args: list[str]) -> list[Action]:
-    """anomaly CODE RANK [agreed=STEP] [why nobody is to blame ...]"""
+    """anomaly CODE RANK [agreed=STEP] [blame=WHOSE] [why nobody is to blame ...]"""
     code, rank, *rest = args
     agreed = next((int(arg.removeprefix("agreed=")) for arg in rest if arg.startswith("agreed=")), None)
-    refused = " ".join(arg for arg in rest if not arg.startswith("agreed="))
-    return player.cluster.anomaly(code, int(rank), refused, agreed)
+    blame = next((arg.removeprefix("blame=") for arg in rest if arg.startswith("blame=")), "")
+    refused = " ".join(arg for arg in rest if not arg.startswith(("agreed=", "blame=")))
+    return player.cluster.anomaly(code, int(rank), refused, agreed, blame)
 
 
 def _damage(player: _Player, args: list[str]) -> list[Action]:

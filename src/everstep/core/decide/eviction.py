@@ -61,7 +61,11 @@ def why_replayed(turn: Turn, verdict: Verdict) -> str:
     if failed_examination(turn) or verdict.code != "ES-N04" or verdict.node is None:
         return ""
     is_noticed = any(seen.node == verdict.node for seen in turn.incident.facts.alerts)
-    if is_noticed or trust.has_differed(turn, verdict.node):
+    if is_noticed:
+        return ""
+    if verdict.blame is Blame.UNKNOWN:
+        return "all that it holds differs, which a line of the program that one rank alone runs does as well"
+    if trust.has_differed(turn, verdict.node):
         return ""
     return "nothing else speaks against it: the steps are done again on it, and it goes if they differ again"
 
