@@ -101,3 +101,35 @@ def test_a_launcher_tags_the_lines_of_a_rank(tag):
     found = cause(f"{tag}Traceback (most recent call last):\n{tag}RuntimeError: CUDA out of memory.")
     assert found is not None
     assert (found.klass, found.ranks) == ("cuda_oom", (3,))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "eval.py: error: mean=0.23 median=0.20",
+        "score.py: error: 4.1 %",
+        "train.py: error: relative L2: 0.013",
+        "Could not find the config file /etc/job.yaml; continuing with default",
+        "Could not find an option for tf32, using the default",
+        "Waiting for lock on /scratch/hub/.lock ... acquired",
+        "waiting on lock /scratch/a.lock: lock acquired after 3.1 s",
+    ],
+)
+def test_what_goes_well_is_no_cause(said):
+    found = cause(said)
+    assert found is None or found.klass not in ("user_arguments", "lock_held"), found
+
+
+@pytest.mark.parametrize(
+    ("said", "klass"),
+    [
+        ("train.py: error: --corpus needs --tokenizer", "user_arguments"),
+        ("train.py: error: argument --lr: invalid float value: 'a'", "user_arguments"),
+        ("Could not find 'optimizer' in the config", "user_arguments"),
+        ("Waiting for lock on /scratch/hub/.lock", "lock_held"),
+    ],
+)
+def test_and_what_does_not_still_is(said, klass):
+    found = cause(said)
+    assert found is not None
+    assert found.klass == klass
