@@ -172,6 +172,47 @@ def test_who_sleeps_that_long_is_no_hope_for_whoever_waits_for_it(more):
     assert judged(wait(Hold.TIMED, left_s=90_000.0), soon).certainty is Certainty.DOUBTFUL
 
 
+LOCKED = {"hold": Hold.OUTSIDE, "what": "waits for a lock on /hub/x.lock, held by python (pid 300)", "holders": (300,)}
+
+
+def in_collective(number: int, *more: ThreadWait) -> RankEvidence:
+    held = rank(number, wait(Hold.LOCK, 300, 300), *more, threads=(python(300, "train.py", name="MainThread"),))
+    return msgspec.structs.replace(held, states=((300, "S"),))
+
+
+def crossed(holder: RankEvidence, held_by: tuple[int, ...] = (0,), doing=DOING):
+    waits = rank(1, wait(**LOCKED, held_by=held_by))
+    finding = Finding(code="ES-H02", sentence="", confidence=Confidence.HIGH, ranks=(1,))
+    return judge(finding, {0: holder, 1: waits}, doing, (0, 1), 1800.0)
+
+
+def test_a_file_lock_that_a_waiting_rank_holds_is_never_released():
+    """Rank 0 downloads under a lock and meets the others within it."""
+    found = crossed(in_collective(0))
+    assert (found.certainty, found.blame) == (Certainty.CERTAIN, "user")
+    assert "held by python (pid 300): that is rank 0, which waits for the other ranks" in found.because
+    works = in_collective(0, wait(Hold.NOTHING, 301, 300, "downloads"))
+    assert crossed(works).certainty is Certainty.DOUBTFUL, "another thread of it could"
+    assert crossed(in_collective(0), held_by=()).certainty is Certainty.DOUBTFUL, "a process of somebody else"
+    assert crossed(in_collective(0), held_by=(0, 7)).certainty is Certainty.DOUBTFUL, "one of the holders is not known"
+    assert crossed(in_collective(0), doing={0: Activity.PYTHON, 1: Activity.BLOCKED}).certainty is Certainty.DOUBTFUL
+
+
+@pytest.mark.parametrize(
+    ("hold", "more", "certainty"),
+    [
+        (Hold.LOCK, {}, Certainty.CERTAIN),
+        (Hold.OWN, {}, Certainty.CERTAIN),
+        (Hold.NOTHING, {}, Certainty.DOUBTFUL),
+        (Hold.OUTSIDE, {"what": "waits for a socket"}, Certainty.DOUBTFUL),
+        (Hold.TIMER, {"what": "sleeps", "left_s": 5.0}, Certainty.DOUBTFUL),
+    ],
+)
+def test_a_file_lock_of_a_process_of_its_own_is_as_good_as_that_one(hold, more, certainty):
+    holder = wait(hold, 300, 300, **more)
+    assert judged(wait(**LOCKED, held_by=(1,)), holder).certainty is certainty
+
+
 def test_a_loader_asks_again_and_again_and_only_its_processes_can_answer():
     asking = (python(PID, "multiprocessing/queues.py", "torch/utils/data/dataloader.py", name="MainThread"),)
     in_lock, reads = wait(Hold.LOCK, 200, pid=200), wait(Hold.OUTSIDE, 200, pid=200, what="waits for /data/7")

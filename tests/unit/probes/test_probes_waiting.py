@@ -13,8 +13,9 @@ import pytest
 from everstep.analyzer.hangs.signals import WaitsOn
 from everstep.probes.process import Usage, descendants, usage
 from everstep.probes.rank import waiting as probe
-from everstep.probes.rank.file_locks import holders_in
+from everstep.probes.rank.file_locks import holders_in, holders_of
 from everstep.probes.rank.rank_wait import find_wait
+from everstep.probes.rank.thread_waits import thread_waits, with_ranks
 from everstep.probes.rank.waiting import Wait
 
 pytestmark = pytest.mark.skipif(not os.access("/proc/self/syscall", os.R_OK), reason="the kernel does not tell")
@@ -91,6 +92,23 @@ def test_a_file_lock_that_somebody_else_holds(waiting, tmp_path):
         found = waiting(take, f"waits for a lock on {path}, held by {me}")
         assert (found.on, found.what) == (WaitsOn.OUTSIDE, f"waits for a lock on {path}, held by {me}")
     assert waiting(take + "import time; time.sleep(60)", "sleeps").on is WaitsOn.OUTSIDE
+
+
+def test_whose_lock_it_is_is_said_where_a_rank_holds_it(waiting, tmp_path):
+    path, me = tmp_path / "lock", f"{Path('/proc/self/comm').read_text().strip()} (pid {os.getpid()})"
+    take = f"import fcntl, os; f = open({str(path)!r}, 'w'); fcntl.flock(f, 2); "
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        found = waiting(take, f"waits for a lock on {path}, held by {me}")
+        assert found is not None
+        assert found.holders == (os.getpid(),)
+        pid = next(each for each in descendants(os.getpid()) if holders_of(each) == [os.getpid()])
+        (wait,) = thread_waits([pid])
+        assert wait.holders == (os.getpid(),)
+        others = {3: [4711, os.getpid()], 5: [pid]}
+        assert with_ranks([wait], others)[0].held_by == (3,)
+        assert with_ranks([wait], {5: [pid]})[0].held_by == (), "a process of no rank"
+        assert with_ranks([wait], {5: [pid, os.getpid()]})[0].held_by == (5,), "its own process"
 
 
 def test_who_holds_a_lock_is_found_by_its_number():

@@ -7,7 +7,7 @@ answers nothing else.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,7 +23,7 @@ from everstep.model.facts import Gathered
 from everstep.model.text import without_surrogates
 from everstep.probes.process import cpu_left_s, descendants, usage
 from everstep.probes.rank.native import native_thread, native_threads
-from everstep.probes.rank.thread_waits import settled_waits, with_family
+from everstep.probes.rank.thread_waits import settled_waits, with_family, with_ranks
 from everstep.worker.process.board import Activity, Phase
 
 EVIDENCE = "evidence"
@@ -118,7 +118,7 @@ class _Sweep:
                 self._of_children(pids[1 : 1 + MAX_CHILDREN]),
                 self._flight_record(worker),
                 asyncio.shield(self._loads),
-                asyncio.to_thread(_waits, pids, self._store_port),
+                asyncio.to_thread(_waits, pids, self._pids, self._store_port),
             )
             native = _native(worker.pid, look, states)
             missing = _missing(look, pids, of_children, native, no_record)
@@ -169,9 +169,9 @@ class _Sweep:
         return looked_at is not None and time.time() - looked_at > DEAF_S
 
 
-def _waits(pids: Sequence[int], store_port: int | None) -> list[ThreadWait]:
+def _waits(pids: Sequence[int], pids_of: Mapping[int, Sequence[int]], store_port: int | None) -> list[ThreadWait]:
     seen = pids[: 1 + MAX_CHILDREN]
-    found = with_family(settled_waits(seen, store_port), pids)
+    found = with_ranks(with_family(settled_waits(seen, store_port), pids), pids_of)
     more = [ThreadWait(pid=pid, tid=pid, name="not looked at") for pid in pids[len(seen) :]]
     return [*found, *more]
 

@@ -4,7 +4,7 @@ Pure. Each answer has its reason, in words. In doubt it is doubtful: a healthy j
 hang that is reported late. Asked by `combine` of each verdict on a hang.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -64,6 +64,9 @@ def judge(
     if hopeless:
         rank, why = next(iter(hopeless.items()))
         return _certain(f"rank {rank} {why}", Blame.USER)  # locks and timers of its own
+    crossed = _crossed_lock(each, by_rank, doing)
+    if crossed:
+        return _certain(crossed, Blame.USER)
     return _doubt(finding, each, by_rank, doing)
 
 
@@ -157,12 +160,36 @@ def _of_rank(evidence: RankEvidence, activity: Activity | None, limit_s: float |
             return None, f"{_words(opener)}, longer than the others may wait ({seconds(longest_s)})"
         what = "waits for a lock" if main.hold is not Hold.OWN else "waits for its own processes"
         return opener, f"{what} that no thread and no process of it can open"
+    if main.held_by == (evidence.rank,):
+        own = [main, *(wait for wait in evidence.waits if wait.pid in main.holders)]
+        opener = find_opener(msgspec.structs.replace(main, hold=Hold.OWN), own, threads_of(evidence))
+        return opener, f"{main.what}: that is a process of its own, and no thread of it can release the lock"
     if main.left_s is not None and main.left_s > longest_s:
         return None, f"sleeps for {seconds(main.left_s)} more, longer than the others may wait ({seconds(longest_s)})"
     works = main.hold is Hold.NOTHING
     return Opener(
         works=works, does=main.what or ("works" if works else "is in a call of its own"), left_s=main.left_s
     ), ""
+
+
+def _crossed_lock(ranks: Iterable[int], by_rank: Mapping[int, RankEvidence], doing: Mapping[int, Activity]) -> str:
+    """In words: a rank waits for a file lock, and the rank that holds it waits for that rank in communication."""
+    for rank in ranks:
+        main = by_rank[rank].main_wait
+        holders = () if main is None else main.held_by
+        if main is not None and holders and all(_waits_only(holder, by_rank, doing) for holder in holders):
+            them = f"{ranks_text(holders)}, which {verb(holders, 'waits', 'wait')} for the other ranks"
+            return f"rank {rank} {main.what}: {verb(holders, 'that is', 'those are')} {them}"
+    return ""
+
+
+def _waits_only(rank: int, by_rank: Mapping[int, RankEvidence], doing: Mapping[int, Activity]) -> bool:
+    """Whether its main thread waits for other ranks, and no other thread of it could do anything meanwhile."""
+    main = by_rank[rank].main_wait if rank in by_rank else None
+    if main is None or doing.get(rank) not in _IN_COMMUNICATION:
+        return False
+    pretend = ThreadWait(pid=main.pid, tid=main.tid, hold=Hold.LOCK)
+    return find_opener(pretend, by_rank[rank].waits, threads_of(by_rank[rank])) is None
 
 
 def _asks_its_loader(evidence: RankEvidence) -> bool:

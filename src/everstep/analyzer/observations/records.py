@@ -270,6 +270,8 @@ class ThreadWait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     what: str = ""  # "waits for a socket"
     left_s: float | None = None  # until it wakes up by itself
     is_store: bool = False  # what it waits for is the job's own store
+    holders: tuple[int, ...] = ()  # processes that have the file lock it waits for
+    held_by: tuple[int, ...] = ()  # the ranks of this machine whose processes these are; empty: not all are of ranks
     moved: bool = False  # it was on a processor between two looks: whatever it waits for comes
 
 

@@ -4,6 +4,8 @@ A lock that another machine holds, over a network file system, is not in this ta
 not be seen from here. Called by `waiting`.
 """
 
+from collections.abc import Sequence
+
 from everstep.linux import proc
 
 _TABLE = "/proc/locks"
@@ -12,9 +14,13 @@ MAX_HOLDERS = 3
 """Of a lock that many may have at once."""
 
 
-def held_by(pid: int) -> str:
-    """ "python (pid 501)" for the process that it waits for; empty: not known."""
-    holders = holders_in(proc.read_or_nothing(_TABLE).decode("ascii", "replace"), pid)
+def holders_of(pid: int) -> list[int]:
+    """The processes that have the lock which this one waits for; empty: not known."""
+    return holders_in(proc.read_or_nothing(_TABLE).decode("ascii", "replace"), pid)
+
+
+def called(holders: Sequence[int]) -> str:
+    """ "python (pid 501)"."""
     return ", ".join(_called(holder) for holder in holders[:MAX_HOLDERS])
 
 

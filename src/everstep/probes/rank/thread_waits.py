@@ -8,7 +8,7 @@ thread that ends meanwhile is left out.
 import os
 import platform
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -61,8 +61,19 @@ def thread_wait(pid: int, tid: int, store_port: int | None = None) -> ThreadWait
     name, state = _stat(pid, tid)
     if not state:
         return None
-    hold, what, left_s, is_store = _hold(pid, tid, state, store_port)
-    return ThreadWait(pid=pid, tid=tid, name=name, hold=hold, what=what, left_s=left_s, is_store=is_store)
+    found = _hold(pid, tid, state, store_port)
+    return msgspec.structs.replace(found, name=name)
+
+
+def with_ranks(waits: Iterable[ThreadWait], pids_of: Mapping[int, Sequence[int]]) -> list[ThreadWait]:
+    """Says which ranks hold the file locks that are waited for. `pids_of`: processes of each rank of this machine."""
+    rank_of = {pid: rank for rank, pids in pids_of.items() for pid in pids}
+    return [
+        msgspec.structs.replace(wait, held_by=tuple(dict.fromkeys(rank_of[pid] for pid in wait.holders)))
+        if wait.holders and all(pid in rank_of for pid in wait.holders)
+        else wait
+        for wait in waits
+    ]
 
 
 def with_family(waits: Iterable[ThreadWait], pids: Sequence[int]) -> list[ThreadWait]:
@@ -75,34 +86,39 @@ def with_family(waits: Iterable[ThreadWait], pids: Sequence[int]) -> list[Thread
     return [msgspec.structs.replace(w, **outside) if w.what.partition("pipe:")[2] in shared else w for w in waits]
 
 
-def _hold(pid: int, tid: int, state: str, store_port: int | None) -> tuple[Hold, str, float | None, bool]:
+def _hold(pid: int, tid: int, state: str, store_port: int | None) -> ThreadWait:
+    def held(hold: Hold, what: str = "") -> ThreadWait:
+        return ThreadWait(pid=pid, tid=tid, hold=hold, what=what)
+
     if state in _STATES:
-        return _STATES[state], "", None, False
+        return held(_STATES[state])
     words = waiting._text(f"/proc/{pid}/task/{tid}/syscall").split()
     if words[:1] == ["running"]:
-        return Hold.NOTHING, "", None, False
+        return held(Hold.NOTHING)
     if state == "D":
-        return Hold.DISK, "waits for a disk", None, False
+        return held(Hold.DISK, "waits for a disk")
     if len(words) < 7 or not words[0].isdigit():
-        return Hold.UNKNOWN, "", None, False
+        return held(Hold.UNKNOWN)
     call = waiting._CALLS.get(platform.machine(), {}).get(int(words[0]))
     if int(words[0]) in _MORE_LOCKS.get(platform.machine(), ()):
-        return Hold.LOCK, "", None, False
+        return held(Hold.LOCK)
     if call == "futex":
-        return (Hold.TIMED if int(words[4], 16) else Hold.LOCK), "", None, False
+        return held(Hold.TIMED if int(words[4], 16) else Hold.LOCK)
     if call == "child":
-        return Hold.OWN, "waits for a process of its own", None, False
+        return held(Hold.OWN, "waits for a process of its own")
     if int(words[0]) in _ACCEPTS.get(platform.machine(), ()):
-        return Hold.OUTSIDE, ACCEPTS, None, False
+        return held(Hold.OUTSIDE, ACCEPTS)
     wait = waiting._own_wait(pid, tid)
     if wait is None:
-        return Hold.UNKNOWN, "", None, False
+        return held(Hold.UNKNOWN)
     if wait.on is WaitsOn.OUTSIDE:
         is_store = store_port is not None and call in ("read", "poll") and _is_to(pid, tid, words, call, store_port)
-        what = "waits for the job's own store" if is_store else wait.what
-        return (Hold.TIMER if call == "sleep" else Hold.OUTSIDE), what, wait.left_s, is_store
+        found = held(
+            Hold.TIMER if call == "sleep" else Hold.OUTSIDE, "waits for the job's own store" if is_store else wait.what
+        )
+        return msgspec.structs.replace(found, left_s=wait.left_s, is_store=is_store, holders=wait.holders)
     pipe = waiting._target(pid, int(words[1], 16)) if call == "read" else ""
-    return Hold.OWN, f"waits for {pipe or 'a process of its own'}", None, False
+    return held(Hold.OWN, f"waits for {pipe or 'a process of its own'}")
 
 
 def _is_to(pid: int, tid: int, words: list[str], call: str, port: int) -> bool:

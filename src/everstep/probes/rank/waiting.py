@@ -75,11 +75,13 @@ _NOT_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:", "/dmabuf:")
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """A wait. `on`: value of analyzer.hangs.signals.WaitsOn. `left_s`: seconds until a timer ends it; None: unknown."""
+    """A wait. `on`: value of analyzer.hangs.signals.WaitsOn. `left_s`: seconds until a timer ends it; None: unknown.
+    `holders`: processes that have the file lock it waits for."""
 
     what: str
     on: WaitsOn = WaitsOn.OUTSIDE
     left_s: float | None = None
+    holders: tuple[int, ...] = ()
 
 
 _INSIDE = Wait(what="waits for a process of its own", on=WaitsOn.OWN)
@@ -105,7 +107,7 @@ def _own_wait(pid: int, tid: int | None = None) -> Wait | None:
         case "futex":
             return _TIMED if args[3] else None
         case "lock":
-            return Wait(what=_of_lock(pid, args[0]))
+            return _of_lock(pid, args[0])
         case "connect":
             return Wait(what="waits for a connection")
         case "child":
@@ -114,9 +116,10 @@ def _own_wait(pid: int, tid: int | None = None) -> Wait | None:
             return None
 
 
-def _of_lock(pid: int, fd: int) -> str:
-    holder = file_locks.held_by(pid)
-    return f"waits for a lock on {_target(pid, fd)}" + (f", held by {holder}" if holder else "")
+def _of_lock(pid: int, fd: int) -> Wait:
+    holders = file_locks.holders_of(pid)
+    held = f", held by {file_locks.called(holders)}" if holders else ""
+    return Wait(what=f"waits for a lock on {_target(pid, fd)}{held}", holders=tuple(holders))
 
 
 def _of_fd(pid: int, fd: int) -> Wait | None:
