@@ -151,7 +151,7 @@ def _record(files: list[Path]) -> int:
     from parties import read
 
     with (CORPUS / "live.tsv").open("a") as file:
-        for one in (each for name in files for each in read(name)):
+        for one in (each for name in files for each in read(name) if each.happened):
             rank = "right" if one.right_rank else "wrong"
             fields = (one.hurt.kind, TRUTH[one.hurt.kind], one.code, one.blame, one.confidence, rank)
             file.write("\t".join(fields) + "\n")

@@ -206,6 +206,7 @@ def test_a_file_lock_that_a_waiting_rank_holds_is_never_released():
         (Hold.NOTHING, {}, Certainty.DOUBTFUL),
         (Hold.OUTSIDE, {"what": "waits for a socket"}, Certainty.DOUBTFUL),
         (Hold.TIMER, {"what": "sleeps", "left_s": 5.0}, Certainty.DOUBTFUL),
+        (Hold.TIMER, {"what": "sleeps", "left_s": 90_000.0}, Certainty.CERTAIN),
     ],
 )
 def test_a_file_lock_of_a_process_of_its_own_is_as_good_as_that_one(hold, more, certainty):

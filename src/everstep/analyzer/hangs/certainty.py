@@ -156,20 +156,26 @@ def _of_rank(evidence: RankEvidence, activity: Activity | None, limit_s: float |
     longest_s = LONGEST_S if limit_s is None else limit_s
     if main.hold in WITHIN or main.hold is Hold.TIMED:
         opener = find_opener(main, evidence.waits, threads_of(evidence), polls=_asks_its_loader(evidence))
-        if opener is not None and opener.sleeps and (opener.left_s or 0.0) > longest_s:
+        if opener is not None and _sleeps_on(opener, longest_s):
             return None, f"{_words(opener)}, longer than the others may wait ({seconds(longest_s)})"
         what = "waits for a lock" if main.hold is not Hold.OWN else "waits for its own processes"
         return opener, f"{what} that no thread and no process of it can open"
     if main.held_by == (evidence.rank,):
         own = [main, *(wait for wait in evidence.waits if wait.pid in main.holders)]
         opener = find_opener(msgspec.structs.replace(main, hold=Hold.OWN), own, threads_of(evidence))
-        return opener, f"{main.what}: that is a process of its own, and no thread of it can release the lock"
+        why = f"{main.what}: that is a process of its own, and nothing in it releases the lock in time"
+        return None if opener is not None and _sleeps_on(opener, longest_s) else opener, why
     if main.left_s is not None and main.left_s > longest_s:
         return None, f"sleeps for {seconds(main.left_s)} more, longer than the others may wait ({seconds(longest_s)})"
     works = main.hold is Hold.NOTHING
     return Opener(
         works=works, does=main.what or ("works" if works else "is in a call of its own"), left_s=main.left_s
     ), ""
+
+
+def _sleeps_on(opener: Opener, longest_s: float) -> bool:
+    """Whether the best that could end the wait is a sleep that outlasts the others."""
+    return opener.sleeps and (opener.left_s or 0.0) > longest_s
 
 
 def _crossed_lock(ranks: Iterable[int], by_rank: Mapping[int, RankEvidence], doing: Mapping[int, Activity]) -> str:
