@@ -218,7 +218,7 @@ class RankRound(msgspec.Struct, frozen=True, kw_only=True):
     lost: int | None = None  # segments that it sent again on that connection
     unread: str = ""  # which peers have no room for what it sends, in words
     kernel: tuple[str, ...] = ()  # why its threads did not run, as the kernel saw it (eBPF), in words
-    takers: tuple[Taken, ...] | None = None  # of its training thread's CPU, as the kernel saw it (eBPF)
+    takers: tuple[Taken, ...] | None = None  # of its training thread's CPU; None: not looked at
     held: dict[str, float] | None = None  # kind of sleep of its training thread -> share of its time (eBPF)
     work: float | None = None  # tokens, or elements of the batches
     missing: str = ""  # why there are no arrivals

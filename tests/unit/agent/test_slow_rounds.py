@@ -19,6 +19,7 @@ from everstep.agent.watching.slow_rounds import SlowRounds
 from everstep.analyzer.slowness.off_cpu import KernelView, Sleep, Taker, ThreadView
 from everstep.linux import proc
 from everstep.model.facts import Taken
+from everstep.probes.rank.rivals import Rivals
 from everstep.worker.link import watch
 from everstep.worker.process.board import BoardLine, FloatCell
 
@@ -299,12 +300,33 @@ def test_waiting_for_a_processor_is_measured():
     assert proc.sched_ns(2**22 + 1) is None
 
 
+MINER = Rivals(text="a miner", bound=(Taken(4711, "miner", 0.4),))
+
+
+@pytest.mark.parametrize(("waited_s", "takers"), [(0.2, ()), (None, None)])
+def test_a_rank_that_hardly_waits_loses_its_cpu_to_nobody(recorder, monkeypatch, waited_s, takers):
+    """And where it is not known how long it waits, nothing is known of that either."""
+    waited = iter(range(1000))
+    asked = lambda pid: None if waited_s is None else (0, int(next(waited) * waited_s * 1e9))  # noqa: E731
+    monkeypatch.setattr(slow_rounds.proc, "sched_ns", asked)
+    monkeypatch.setattr(slow_rounds, "find_rivals", lambda *_: MINER)
+
+    async def work(rank: Rank) -> None:
+        for step in (10, 30):
+            rank.line.step_done(step, BEGAN + step / 20)
+            recorder.entries = [entry(i) for i in range(step)]
+            found = await rank.only()
+        assert found.takers == takers
+
+    play(work)
+
+
 def test_who_has_the_cpu_is_looked_for_by_a_thread_that_ends(recorder, monkeypatch):
     """The loop's own threads would stay, and an agent that ends would wait for one that a process's files hold up."""
     waited = iter(range(0, 1000, 5))
     monkeypatch.setattr(slow_rounds.proc, "sched_ns", lambda pid: (0, next(waited) * 10**9))
     by = []
-    monkeypatch.setattr(slow_rounds, "find_rivals", lambda *_: by.append(threading.get_native_id()) or "a miner")
+    monkeypatch.setattr(slow_rounds, "find_rivals", lambda *_: by.append(threading.get_native_id()) or MINER)
 
     async def work(rank: Rank) -> None:
         for step in (10, 30, 50):
@@ -313,6 +335,7 @@ def test_who_has_the_cpu_is_looked_for_by_a_thread_that_ends(recorder, monkeypat
             found = await rank.only()
         assert found.delay_s >= 5
         assert found.rivals == "a miner"
+        assert found.takers == (Taken(4711, "miner", pytest.approx(0.4 * found.delay_s / found.window_s)),)
         for thread in by:
             await gone(thread)
 
@@ -324,6 +347,7 @@ def test_a_round_says_which_bound_processes_had_the_cpu_and_what_it_slept_for(re
     """Where nobody looked, that is unknown, and not nobody."""
     burn, floating, pid = 4711, 4712, os.getpid()
     monkeypatch.setattr(slow_rounds, "is_bound", lambda other: other == burn)
+    monkeypatch.setattr(slow_rounds.proc, "sched_ns", lambda pid: None)
     taken = tuple(Taker(taker, "burn", wait_s, 9) for taker, wait_s in ((burn, 1.5), (floating, 4.0), (pid, 1.0)))
     slept = (Sleep("write", 2.0, 9, 0.5, "/data/log"),)
     seen = KernelView(window_s=10.0, threads=(ThreadView(pid=pid, tid=pid, takers=taken, sleeps=slept),))

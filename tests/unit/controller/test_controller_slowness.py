@@ -224,7 +224,8 @@ def test_what_the_kernel_saw_stays_evidence_where_its_answer_is_late():
     late, line = False, "it slept 1.9 s for a file lock, ended by holder (pid 4711)"
     job = Job(
         kernel=lambda rank: (line,) if rank == 2 and not late else (),
-        takers=lambda _: None if late else (),
+        takers=lambda _: (),
+        held=lambda _: None if late else {},
     )
     job.rounds(6)
     job.compute_s[2] = 1.4 * STEP_S

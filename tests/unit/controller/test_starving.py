@@ -70,7 +70,7 @@ def test_who_is_bound_to_a_ranks_cpu_is_named_where_all_ranks_wait_as_long():
     verdict = found.verdict
     assert (verdict.code, verdict.ranks, verdict.blame) == ("ES-S03", (2,), "environment")
     assert "its CPU is taken by burn (pid 4711) (12%), bound to it and new there" in verdict.sentence
-    assert found.verdict.evidence[0].rank == 2
+    assert (found.verdict.evidence[0].rank, found.verdict.evidence[0].source) == (2, "scheduler"), "no eBPF looked"
     assert not [each for each in job.rounds(5) if each.verdict.ranks], "once"
 
 
@@ -190,13 +190,13 @@ def test_who_runs_on_the_core_is_found():
         burns = re.compile(rf"\(pid {burn.pid}\) takes \d+% of CPU {core}\b")
         text = ""
         for _ in range(100):  # on a loaded machine it may not have begun, or is on its way to the core
-            text = find_rivals(waits.pid, {os.getpid(), waits.pid})
+            text = find_rivals(waits.pid, {os.getpid(), waits.pid}).text
             if burns.search(text):
                 break
         if not burns.search(text) and (got := _share(burn.pid)) < MIN_SHARE:
             pytest.skip(f"this machine gave {got:.0%} of a core to who should take it")
         assert burns.search(text), text
-        assert f"(pid {burn.pid})" not in find_rivals(waits.pid, {burn.pid})
+        assert f"(pid {burn.pid})" not in find_rivals(waits.pid, {burn.pid}).text
     finally:
         for process in (burn, waits):
             process.kill()
@@ -235,5 +235,5 @@ def test_a_name_is_printed_without_what_a_terminal_would_obey(tmp_path: Path, mo
     write(1, "python", 0)
     write(2, "ev\x1b[31m) il", 0)
     monkeypatch.setattr("everstep.probes.rank.rivals.time.sleep", sleep)
-    text = find_rivals(1, {1}, tmp_path)
+    text = find_rivals(1, {1}, tmp_path).text
     assert text == "ev?[31m) il (pid 2) takes 100% of CPU 3"

@@ -27,7 +27,7 @@ from everstep.analyzer.slowness.off_cpu import KernelView
 from everstep.analyzer.slowness.usual import Histories
 from everstep.linux import proc
 from everstep.linux.accelerators import has_accelerator
-from everstep.model.facts import RankRound
+from everstep.model.facts import RankRound, Taken
 from everstep.model.observations import RoundReported
 from everstep.probes.nccl import ring
 from everstep.probes.process import descendants
@@ -58,6 +58,7 @@ MAX_KIND = 60
 WAITS_SHARE = 0.05
 """Share of the window: a rank that waits so long for a CPU has a neighbour that is worth a scan of all processes."""
 
+MAX_TAKERS = 8
 MAX_RIVALS = 300
 
 
@@ -153,7 +154,8 @@ class SlowRounds:
         if before is None:
             return _nothing(worker, "the first round")
         found = _round(worker, entries, totals, before, limit, groups)
-        return msgspec.structs.replace(found, rivals=await self._rivals(worker, found))
+        rivals, takers = await self._rivals(worker, found)
+        return msgspec.structs.replace(found, rivals=rivals, takers=takers)
 
     async def _ask(self, worker: Worker, limit: int) -> tuple[list[Entry], Declared]:
         """The rank's record, of which the stream of its collectives is kept. Raises ValueError."""
@@ -222,14 +224,20 @@ class SlowRounds:
         """End what was started to look."""
         self._views.close()
 
-    async def _rivals(self, worker: Worker, found: RankRound) -> str:
-        """Which processes use its CPU, if it waits for one for long."""
-        if found.delay_s is None or found.delay_s < WAITS_SHARE * found.window_s:
-            return ""
+    async def _rivals(self, worker: Worker, found: RankRound) -> tuple[str, tuple[Taken, ...] | None]:
+        """Which processes use its CPU, if it waits for one for long; and by how much of its time those that are bound
+        to some CPUs keep it waiting. None: that is not known."""
+        if found.delay_s is None or found.window_s <= 0:
+            return "", None
+        share = found.delay_s / found.window_s
+        if share < WAITS_SHARE:
+            return "", ()  # nobody takes more than that
         try:
-            return (await aside(partial(find_rivals, worker.pid, self._own), "everstep-rivals"))[:MAX_RIVALS]
+            seen = await aside(partial(find_rivals, worker.pid, self._own), "everstep-rivals")
         except OSError:
-            return ""
+            return "", None
+        takers = tuple(msgspec.structs.replace(each, share=each.share * share) for each in seen.bound[:MAX_TAKERS])
+        return seen.text[:MAX_RIVALS], takers
 
     def _stands(self, worker: Worker, before: _Totals, totals: _Totals) -> bool:
         """Whether its step takes much longer than usual. Making a record uses the CPU, and would look like a sign of

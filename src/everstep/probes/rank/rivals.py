@@ -12,6 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from everstep.model.facts import Taken
+
 INTERVAL_S = 0.3
 """CPU time is counted in hundredths of a second."""
 
@@ -27,8 +29,16 @@ class _Task(msgspec.Struct, frozen=True):
     started: int
 
 
-def find_rivals(pid: int, own: Collection[int], proc: Path = Path("/proc"), interval_s: float = INTERVAL_S) -> str:
-    """`stress (pid 812) takes 98% of CPU 3`; empty: no visible process. `own`: processes of the run."""
+class Rivals(msgspec.Struct, frozen=True, kw_only=True):
+    """`text`: `stress (pid 812) takes 98% of CPU 3`; empty: no visible process. `bound`: those that may not run
+    everywhere, with their part of all that had this CPU beside the rank."""
+
+    text: str = ""
+    bound: tuple[Taken, ...] = ()
+
+
+def find_rivals(pid: int, own: Collection[int], proc: Path = Path("/proc"), interval_s: float = INTERVAL_S) -> Rivals:
+    """Processes on the CPU of this one. `own`: processes of the run, which are not named."""
     before = _tasks(proc)
     cores = set()
     if pid in before:
@@ -39,19 +49,22 @@ def find_rivals(pid: int, own: Collection[int], proc: Path = Path("/proc"), inte
     took_s = max(time.monotonic() - begun, 1e-3)
     if pid in after:
         cores.add(after[pid].core)
-    shares = []
+    shares, total = [], 0.0
     for other, task in after.items():
         known = before.get(other)
-        if other in own or known is None or known.started != task.started or task.core not in cores:
+        if other == pid or known is None or known.started != task.started or task.core not in cores:
             continue
         share = (task.ticks - known.ticks) / _TICKS / took_s
-        if share >= MIN_SHARE:
+        total += share
+        if share >= MIN_SHARE and other not in own:
             shares.append((share, other, task))
     shares.sort(key=lambda each: (-each[0], each[1]))
-    return ", ".join(
+    text = ", ".join(
         f"{_printable(task.name)} (pid {other}) takes {min(share, 1.0):.0%} of CPU {task.core}"
         for share, other, task in shares[:MAX_NAMED]
     )
+    bound = (each for each in shares if is_bound(each[1]))
+    return Rivals(text=text, bound=tuple(Taken(other, _printable(task.name), s / total) for s, other, task in bound))
 
 
 def is_bound(pid: int) -> bool:

@@ -1,5 +1,5 @@
-"""Finds the ranks that lose their CPU to a foreign process, from the kernel's view of each process on the CPU (eBPF).
-Pure.
+"""Finds the ranks that lose their CPU to a foreign process, from the kernel's view of each process on the CPU (eBPF),
+or from two looks at /proc. Pure.
 
 On a machine with more to run than CPUs, all ranks wait alike: a process that is bound to one CPU drives everything else
 to the other CPUs. So the length of a rank's wait shows nothing; the process on its CPU does. A process is named if it

@@ -163,7 +163,7 @@ class Ballot:
         for rank, each in reported.items():
             if each.rivals:
                 self.rivals[rank] = each.rivals
-            if each.takers is not None or each.kernel:  # else eBPF did not look, or its answer comes with a later round
+            if each.held is not None or each.kernel:  # else eBPF did not look, or its answer comes with a later round
                 self.kernel[rank] = each.kernel[:MAX_KERNEL]
             self.sent[rank] = each.sent[:MAX_SENT]
             self.unread[rank] = each.unread[:MAX_SENT]

@@ -298,7 +298,8 @@ class SlownessDetector:
         if found is None:
             return None
         cure = "a restart elsewhere does not cure what runs beside it"
-        return self._of_ranks("ES-S03", found.ranks, found.says, cure, KERNEL, at)
+        source = KERNEL if any(self._ballot.kernel.get(rank) for rank in found.ranks) else "scheduler"
+        return self._of_ranks("ES-S03", found.ranks, found.says, cure, source, at)
 
     def _grown(self, found: Grown, at: float) -> Verdict:
         return self._of_rank(found.code, found.rank, found.says, found.cure, "scheduler", at)
