@@ -18,6 +18,9 @@ INTERVAL_S = 0.3
 """CPU time is counted in hundredths of a second."""
 
 MIN_SHARE = 0.1
+MIN_BOUND_SHARE = 0.03
+"""Several that are bound to one CPU share it: each has little."""
+
 MAX_NAMED = 3
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -56,12 +59,13 @@ def find_rivals(pid: int, own: Collection[int], proc: Path = Path("/proc"), inte
             continue
         share = (task.ticks - known.ticks) / _TICKS / took_s
         total += share
-        if share >= MIN_SHARE and other not in own:
+        if share >= MIN_BOUND_SHARE and other not in own:
             shares.append((share, other, task))
     shares.sort(key=lambda each: (-each[0], each[1]))
     text = ", ".join(
         f"{_printable(task.name)} (pid {other}) takes {min(share, 1.0):.0%} of CPU {task.core}"
         for share, other, task in shares[:MAX_NAMED]
+        if share >= MIN_SHARE
     )
     bound = (each for each in shares if is_bound(each[1]))
     return Rivals(text=text, bound=tuple(Taken(other, _printable(task.name), s / total) for s, other, task in bound))
