@@ -7,12 +7,12 @@ parameters) to `rank-<r>.final`. A step that is done again writes its line again
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from free_ports import free_port
 from real_run import TIMEOUT_S, Launcher, Run
 
 from everstep.model.events import WorkersStarted
@@ -110,9 +110,7 @@ def environment(trail: Trail) -> dict[str, str]:
 def run_alone(launcher: Launcher, text: str, name: str) -> Trail:
     """The program with its library only, as the only rank. No test is about how long that takes."""
     script, trail = launcher.script(PRELUDE + text), Trail(launcher.folder / name, 1)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     env = {**os.environ, **ranks, **environment(trail)}
     command = [sys.executable, script]

@@ -74,8 +74,3 @@ def note(tmp_path, monkeypatch):
         succession.note(folder, epoch=1, host="h0", heirs=heirs, needed=needed, doors=(endpoint, *doors))
 
     return write
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return sock.getsockname()[1]

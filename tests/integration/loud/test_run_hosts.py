@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 from real_run import COMMAND, Launcher
 
 from everstep.engines.network import NetworkError
@@ -27,13 +28,6 @@ while [ ! -e "$1" ]; do echo "step $i of slot $EVERSTEP_SLOT $EVERSTEP_JOIN_TOKE
 """
 VERBS = [sys.executable, "-P", "-m", "everstep.cli.main"]
 LIMIT_S = 120.0
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return sock.getsockname()[1]
 
 
 def test_two_hosts_become_one_run_and_a_stranger_none(launcher: Launcher):

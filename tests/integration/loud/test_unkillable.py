@@ -55,6 +55,14 @@ def moves(pid: int) -> tuple[int, ...]:
     return tuple(n for tid in proc.threads(pid) for n in proc.switches(pid, tid))
 
 
+def wait_for_state(pid: int, state: str) -> None:
+    """Until it is there for good: a page of its program that comes from a disk is an uninterruptible sleep, too."""
+    deadline = time.monotonic() + 60
+    while not ((found := proc.stat(pid)) and found.state == state):
+        assert time.monotonic() < deadline, f"process {pid} is not in state {state}: {found}"
+        time.sleep(0.01)
+
+
 def stuck_after(stillness: Stillness, clock: Clock, seconds: float) -> bool:
     stillness.look()
     clock.now += seconds
@@ -67,21 +75,24 @@ def test_only_what_cannot_take_a_signal_and_does_not_move_is_stuck() -> None:
     try:
         while Path(f"/proc/{process.pid}/comm").read_text() != "sleep\n":
             time.sleep(0.01)
+        wait_for_state(process.pid, "S")
         stillness = Stillness(process.pid, clock)
         assert not stuck_after(stillness, clock, 100.0), "it sleeps, and any signal wakes it up"
         process.send_signal(signal.SIGSTOP)
+        wait_for_state(process.pid, "T")
         assert not stuck_after(stillness, clock, 100.0), "it is stopped, and SIGKILL ends it"
         process.send_signal(signal.SIGCONT)
+        wait_for_state(process.pid, "S")
         with freezer() as cold:
             cold.freeze(process.pid)
+            wait_for_state(process.pid, "D")
             assert not stuck_after(stillness, clock, STUCK_S / 2), "not long enough"
             assert stuck_after(stillness, clock, STUCK_S)
             said = describe(process.pid)
             assert said.startswith(f"process {process.pid} (sleep), in uninterruptible sleep")
             assert f"frozen by cgroup /{cold.path.name}" in said
             cold.thaw()
-            while "D" in Path(f"/proc/{process.pid}/stat").read_text():
-                time.sleep(0.01)
+            wait_for_state(process.pid, "S")
             assert not stillness.look(), "it has moved"
         process.kill()
         process.wait()

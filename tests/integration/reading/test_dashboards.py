@@ -6,7 +6,6 @@ Its metrics are rendered as at each of its records and filled in by `promtool`, 
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from free_ports import free_port
 
 from everstep.goodput.figures import goodput_of
 from everstep.journal.fold import Fold
@@ -91,9 +91,7 @@ class Prometheus:
         made = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(filled), str(folder / "tsdb")]
         subprocess.run(made, check=True, capture_output=True, timeout=120)
         (folder / "prometheus.yml").write_text("{}")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         with (folder / "said.txt").open("wb") as said:
             self.process = subprocess.Popen(
                 ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb",

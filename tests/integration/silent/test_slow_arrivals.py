@@ -5,13 +5,13 @@ Plain torch without a launcher: what is tested is what torch writes and how it i
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import types
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 
 from everstep.agent.watching import slow_rounds
 from everstep.agent.watching.slow_rounds import _Totals
@@ -89,9 +89,7 @@ dist.destroy_process_group()
 
 def run(folder: Path, kind: str) -> None:
     """Four ranks, ended whatever happens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     ranks = []
     try:
         for rank in range(4):

@@ -3,6 +3,8 @@
 import asyncio
 import socket
 
+from free_ports import free_port
+
 from everstep.agent.senses.links import Links, _Round
 from everstep.fabric.probing.sealed import Packet, key_of, name_of, seal
 from everstep.model.facts import LinkState, Neighbour
@@ -10,14 +12,8 @@ from everstep.model.facts import LinkState, Neighbour
 KEY = key_of("secret", "run", 0)
 
 
-def free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
-        made.bind((host, 0))
-        return made.getsockname()[1]
-
-
 def two() -> tuple[_Round, _Round]:
-    ends = [f"127.0.0.{number}:{free_port(f'127.0.0.{number}')}" for number in (2, 3)]
+    ends = [f"127.0.0.{number}:{free_port(f'127.0.0.{number}', socket.SOCK_DGRAM)}" for number in (2, 3)]
     one = _Round("n0", KEY, [Neighbour(node="n1", address=ends[1])], ends[0])
     return one, _Round("n1", KEY, [Neighbour(node="n0", address=ends[0])], ends[1])
 
@@ -80,7 +76,7 @@ def test_without_neighbours_no_socket_is_opened_and_a_port_that_is_taken_stops_n
 def test_the_next_generation_watches_at_the_same_port():
     async def story():
         links = Links("n0", "run", "secret", lambda event: None)
-        endpoint = f"127.0.0.2:{free_port('127.0.0.2')}"
+        endpoint = f"127.0.0.2:{free_port('127.0.0.2', socket.SOCK_DGRAM)}"
         peer = Neighbour(node="n1", address="127.0.0.3:7000")
         for generation in range(4):
             links.begin(generation, (peer,), endpoint)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from free_ports import free_port
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,9 +127,7 @@ def test_packets_come_back_and_nothing_is_amplified() -> None:
 
 
 def _free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port(kind=socket.SOCK_DGRAM)
 
 
 def test_probes_over_real_sockets() -> None:

@@ -5,7 +5,8 @@ import socket
 import time
 
 import pytest
-from asked_hosts import ENDPOINT, TOKEN, certificate, free_port, note, others
+from asked_hosts import ENDPOINT, TOKEN, certificate, note, others
+from free_ports import free_port
 
 from everstep.errors import UnreachableError
 from everstep.journal.beside import succession
