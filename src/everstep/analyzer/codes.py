@@ -369,7 +369,8 @@ _NUMBERS = (
         "replica-differs",
         "machine",
         "Data-parallel replicas hold different parameters, and all but one agree: that one computed something else.",
-        _GO_BACK + " Its machine is replaced if a standby is ready.",
+        _GO_BACK + " If it differs again, its machine is replaced by a standby. A line of the program may write the "
+        "same wrong numbers again: after those it is replaced only if an examination finds it at fault.",
         "Digests of the parameters at the named step.",
         "Have the machine tested: memory, GPU, links. One flipped bit is enough.",
         "everstep drill flip-bit R",

@@ -28,9 +28,10 @@ for step in state.steps(steps):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    is_broken = int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < int(sys.argv[4])
-    if step == flipped_at and rank == 2 and is_broken:  # in the middle of a mantissa
-        net[0].weight.data.view(torch.int32)[3, 5] ^= 1 << 11
+    generation = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if step == flipped_at and rank == 2 and generation < int(sys.argv[4]):  # in the middle of a mantissa
+        element = 5 if sys.argv[5] == "same" else 5 + generation
+        net[0].weight.data.view(torch.int32)[3, element] ^= 1 << 11
     time.sleep(pause_s)
     print("step", step, loss.item(), flush=True)
 numbers = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
@@ -42,8 +43,8 @@ dist.destroy_process_group()
 def test_a_flipped_bit_is_undone(launcher: Launcher) -> None:
     config, script = launcher.script(CONFIG, "everstep.toml"), launcher.script(TRAIN)
     start = ("--config", config, "--nproc-per-node", NUM_RANKS, script, NUM_STEPS)
-    quiet = launcher.in_peace(script, NUM_STEPS, NUM_STEPS, 0.0, 0, num_ranks=NUM_RANKS)
-    run = launcher.start(*start, FLIPPED_AT, 0.03, 1)
+    quiet = launcher.in_peace(script, NUM_STEPS, NUM_STEPS, 0.0, 0, "same", num_ranks=NUM_RANKS)
+    run = launcher.start(*start, FLIPPED_AT, 0.03, 1, "same")
     assert run.wait() == 0, run.story()
 
     (found,) = run.events(AnomalyFound)
@@ -70,8 +71,8 @@ def test_a_flipped_bit_is_undone(launcher: Launcher) -> None:
 def test_the_machine_that_computed_wrongly_is_replaced(launcher: Launcher) -> None:
     config, script = launcher.script(CONFIG, "everstep.toml"), launcher.script(TRAIN)
     start = ("--config", config, "--local-nodes", NUM_RANKS, script, NUM_STEPS)
-    quiet = launcher.in_peace(script, NUM_STEPS, NUM_STEPS, 0.0, 0, num_ranks=NUM_RANKS)
-    run = launcher.start("--standby", 1, *start, FLIPPED_AT, 0.1, 2)
+    quiet = launcher.in_peace(script, NUM_STEPS, NUM_STEPS, 0.0, 0, "other", num_ranks=NUM_RANKS)
+    run = launcher.start("--standby", 1, *start, FLIPPED_AT, 0.1, 2, "other")
     assert run.wait(200) == 0, run.story()
 
     (evicted,) = run.actions(EvictNode)
@@ -81,6 +82,24 @@ def test_the_machine_that_computed_wrongly_is_replaced(launcher: Launcher) -> No
     assert all(len(each) == 1 and each.pop() < FLIPPED_AT for each in resumed)
     first = next(each for each in run.actions(Concluded) if each.decision.rule == "go-back")
     assert [refused.what for refused in first.decision.refused] == [f"evict {culprit}"], "it does the steps again first"
+    assert run.actions(IncidentClosed)[-1].outcome == "recovered"
+    for rank in range(NUM_RANKS):
+        assert run.said(rank) == quiet[rank]
+
+
+@pytest.mark.soak
+def test_the_same_bit_twice_has_the_machines_examined_and_none_evicted(launcher: Launcher) -> None:
+    """A line that one rank alone runs looks like that, and would look like that on every other machine."""
+    config, script = launcher.script(CONFIG, "everstep.toml"), launcher.script(TRAIN)
+    start = ("--config", config, "--local-nodes", NUM_RANKS, script, NUM_STEPS)
+    quiet = launcher.in_peace(script, NUM_STEPS, NUM_STEPS, 0.0, 0, "same", num_ranks=NUM_RANKS)
+    run = launcher.start("--standby", 1, *start, FLIPPED_AT, 0.1, 2, "same")
+    assert run.wait(200) == 0, run.story()
+
+    assert not run.actions(EvictNode)
+    assert [found.verdict.blame for found in run.events(AnomalyFound)] == ["machine", "unknown"], run.story()
+    rules = [each.decision.rule for each in run.actions(Concluded)]
+    assert rules == ["go-back", "examine", "go-back"], run.story()
     assert run.actions(IncidentClosed)[-1].outcome == "recovered"
     for rank in range(NUM_RANKS):
         assert run.said(rank) == quiet[rank]

@@ -76,6 +76,69 @@ def test_again_after_they_were_equal_and_after_a_restart():
     assert job.seen == [("ES-N04", (2,))] * 3
 
 
+class Repeated(Job):
+    """Replicas of four parameters, so that names say something."""
+
+    def difference(
+        self, generation: int, wrong: str, *, name: str = "p1", others: str = "usual", step: int = 49
+    ) -> str:
+        """The blame for rank 2, which alone holds other bits of one parameter after the step."""
+        for at, odd in ((step - 10, False), (step, True)):
+            for rank in ALL:
+                values = {f"p{number}": f"{others} {number} at {at}" for number in range(4)}
+                if odd and rank == 2:
+                    values[name] = wrong
+                digest = RankDigest(rank=rank, step=at, values=values, replicas=ALL)
+                event = DigestsReported(at=float(at), node="n0", generation=generation, digests=(digest,))
+                self.found += self.watch.take(event, self.state)
+        verdict = self.found[-1].verdict
+        assert (verdict.code, verdict.ranks) == ("ES-N04", (2,))
+        return str(verdict.blame)
+
+
+def test_the_same_wrong_bits_when_the_steps_are_done_again_blame_no_machine():
+    job = Repeated()
+    assert job.difference(0, "wrong") == "machine"
+    assert job.difference(1, "wrong") == "unknown"
+    assert "before the job went back" in job.found[-1].verdict.sentence
+    assert "before the job went back" in job.found[-1].verdict.evidence[-1].says
+    assert job.difference(2, "wrong") == "unknown"
+    assert len(job.found) == 3
+
+
+def test_other_wrong_bits_blame_the_machine_again():
+    job = Repeated()
+    assert job.difference(0, "wrong") == "machine"
+    assert job.difference(1, "also wrong") == "machine"
+    assert job.difference(2, "wrong", name="p3") == "machine"
+
+
+def test_where_nothing_comes_twice_the_names_of_what_is_wrong_are_compared():
+    job = Repeated()
+    assert job.difference(0, "wrong", others="first") == "machine"
+    assert job.difference(1, "also wrong", others="second") == "unknown"
+    assert job.difference(2, "also wrong", others="third", name="p2") == "machine"
+    job = Repeated()
+    assert job.difference(0, "wrong") == "machine"
+    assert job.difference(1, "wrong of a later step", step=59) == "unknown"
+
+
+def test_a_generation_without_a_difference_in_between_forgets_none():
+    job = Repeated()
+    assert job.difference(0, "wrong") == "machine"
+    job.steps(200, generation=1)
+    assert job.difference(2, "wrong") == "unknown"
+
+
+def test_many_that_differ_are_no_memory_without_bound():
+    job = Repeated()
+    for generation in range(50):
+        job.difference(generation, f"wrong {generation}")
+    repeats = job.watch._repeats
+    assert len(repeats._before) + len(repeats._now) <= 2 * 8
+    assert all(len(each) <= 4 for each in (*repeats._before.values(), *repeats._now.values()))
+
+
 def test_replicas_that_never_were_equal_blame_nobody():
     job = Job()
     job.steps(0, 49, 99, r2="other")

@@ -76,6 +76,32 @@ def compare(
     )
 
 
+class Apart(msgspec.Struct, frozen=True):
+    """In what one replica differed from the others after a step."""
+
+    step: int
+    wrong: dict[str, str]  # parameter or range of them -> digest; none where it was missing
+    num_names: int
+    usual: int  # hash of what the others held
+
+
+def apart(mine: Digest, usual: Digest) -> Apart:
+    names = sorted({*mine.values, *usual.values})
+    wrong = {name: mine.values.get(name, "") for name in names if mine.values.get(name) != usual.values.get(name)}
+    return Apart(mine.step, wrong, len(names), hash(tuple(sorted(usual.values.items()))))
+
+
+def come_again(before: Sequence[Apart], now: Apart) -> bool:
+    """Whether a replica is wrong as it was before the steps were done again.
+
+    Where the others hold bit by bit what they held then, its own bits are compared. A run that never does the same
+    twice leaves only the names of what is wrong, which say nothing where there are hardly any."""
+    same = [each for each in before if each.step == now.step and each.usual == now.usual]
+    if same:
+        return any(each.wrong == now.wrong for each in same)
+    return now.num_names >= FEW and any(each.wrong.keys() == now.wrong.keys() for each in before)
+
+
 def _differs_whole(mine: Mapping[str, str], usual: Mapping[str, str]) -> bool:
     """Whether every parameter differs, or some are of other names. A bit that flips, and most errors of a device,
     change one of them."""

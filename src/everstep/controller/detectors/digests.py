@@ -17,6 +17,7 @@ from everstep.analyzer.numbers.digests import compare
 from everstep.analyzer.observations.finding import Finding
 from everstep.analyzer.observations.records import ParallelGroup
 from everstep.controller.detectors.counts import CountDetector
+from everstep.controller.detectors.repeats import Repeats
 from everstep.controller.detectors.verdicts import verdict_of
 from everstep.core.state.phases import Phase
 from everstep.core.state.schema import State
@@ -67,6 +68,7 @@ class DigestDetector:
         self._bad: set[tuple[str, Ranks]] = set()
         self._said: set[tuple[int, str]] = set()
         self._uncounted: dict[Ranks, int] = {}  # comparisons in a row that waited for counts
+        self._repeats = Repeats()
 
     def take(self, event: object, state: State) -> tuple[AnomalyFound, ...]:
         """One node's digests; what the comparisons that they complete show."""
@@ -133,6 +135,7 @@ class DigestDetector:
 
     def _begin(self, generation: int) -> None:
         self._generation = generation
+        self._repeats.begin()
         self._steps.clear()
         self._compared.clear()
         self._equal.clear()
@@ -172,7 +175,7 @@ class DigestDetector:
         group = ParallelGroup(name="replicas", desc="data-parallel replicas", kind="dp", ranks=ranks, complete=True)
         finding = compare(members, group, at, were_equal=were_equal)
         if finding is not None:
-            yield _since(finding, self._equal_at.get(ranks), at), ranks
+            yield self._repeats.doubt(_since(finding, self._equal_at.get(ranks), at), held, at), ranks
         elif len(members) > 1:
             self._equal_at[ranks] = members[0].step
             self._counts.note_equal(ranks, members[0].step)

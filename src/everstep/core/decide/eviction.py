@@ -64,7 +64,10 @@ def why_replayed(turn: Turn, verdict: Verdict) -> str:
     if is_noticed:
         return ""
     if verdict.blame is Blame.UNKNOWN:
-        return "all that it holds differs, which a line of the program that one rank alone runs does as well"
+        examination = turn.incident.examination
+        is_sound = examination is not None and examination.is_over and not examination.unclear
+        told = "the examination found nothing wrong with it" if is_sound else "no examination has shown more"
+        return f"a line of the program that one rank alone runs does the same, and {told}"
     if trust.has_differed(turn, verdict.node):
         return ""
     return "nothing else speaks against it: the steps are done again on it, and it goes if they differ again"

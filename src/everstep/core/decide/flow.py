@@ -93,7 +93,7 @@ def choose(turn: Turn, verdict: Verdict) -> Choice | None:
         return Choice(
             kind=kind, stage=_S.EVICT_GROUP, count=count, skipped=(), then=_then(turn, verdict, kind, _S.EVICT_GROUP, 1)
         )
-    for stage in _from(turn, TABLE[kind], course):
+    for stage in _from(turn, _column(turn, verdict, kind), course):
         why_not = "" if is_mine and course is not None and stage is course.stage else _why_not(turn, verdict, stage)
         if not why_not:
             return Choice(
@@ -109,7 +109,7 @@ def choose(turn: Turn, verdict: Verdict) -> Choice | None:
 
 def kind_of(turn: Turn, verdict: Verdict) -> Unexplained | None:
     """The column of the table; None for faults with a culprit, and for those that no machine can cause."""
-    if verdict.code == "ES-N05":
+    if verdict.code == "ES-N05" or (verdict.code == "ES-N04" and verdict.blame is Blame.UNKNOWN):
         return Unexplained.CORRUPTION
     if _is_evictable(verdict):
         return None
@@ -200,6 +200,13 @@ def _of_rack(turn: Turn, named: tuple[str, ...], group: tuple[str, ...]) -> tupl
     nodes = racks.active_nodes(turn.state, rack) if rack else ()
     is_all = set(nodes) >= set(turn.state.active_nodes)
     return nodes if not is_all and (not group or len(nodes) <= len(group)) else ()
+
+
+def _column(turn: Turn, verdict: Verdict, kind: Unexplained) -> tuple[FlowStage, ...]:
+    """Without the restart in place where the steps have been done again, while its machine was still blamed for it."""
+    column = TABLE[kind]
+    is_done_again = verdict.node is not None and trust.has_differed(turn, verdict.node)
+    return column[1:] if verdict.code == "ES-N04" and is_done_again else column
 
 
 def _from(turn: Turn, column: tuple[FlowStage, ...], course: Course | None) -> tuple[FlowStage, ...]:

@@ -260,7 +260,7 @@ def go_back(turn: Turn, verdict: Verdict) -> Plan | None:
     back = f"go back to step {trust.newest_trusted(turn.state)} or before"
     chosen = f"{back}: {_restart_text(turn)}"
     refused = (Refusal(what=f"evict {', '.join(named)}", why=why_not),) if why_not else ()
-    choice = flow.choose(turn, verdict) if not named and not evict else None
+    choice = flow.choose(turn, verdict) if not evict else None
     if choice is not None and flow.is_examined_next(turn, verdict):
         return _examine(turn, verdict, choice)
     if choice is not None and choice.stage in (FlowStage.ROLL_BACK, FlowStage.GIVE_UP):
