@@ -19,6 +19,7 @@ from everstep.analyzer.observations.claims import Claims, merge
 from everstep.analyzer.observations.clusters import doing
 from everstep.analyzer.observations.records import ProcessStack
 from everstep.analyzer.reading import pasted_stacks
+from everstep.analyzer.reading.lines import Lines
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.analyzer.reading.tool_text import ToolText
 from everstep.errors import ConfigError
@@ -149,14 +150,14 @@ class _Reading:
 
     def add_log(self, path: str, rank: int | None, lines: list[str]) -> None:
         self.known[generation_in(path)].add(path, rank, lines)
-        lines = written_over(lines)
-        self.claims[generation_in(path)].append(ToolText(rank).read(lines))
+        log = Lines(written_over(lines))
+        self.claims[generation_in(path)].append(ToolText(rank).read(log))
         self.num_logs += 1
-        stacks = pasted_stacks.find(lines, rank)
+        stacks = pasted_stacks.find(log, rank)
         for owner, process in stacks.owned:
             self.ranks[generation_in(path)][owner].add(path, Part(processes=(process,)))
         self.notes += [_without_rank(path, process) for process in stacks.unowned[:MAX_UNOWNED]]
-        for of_rank, facts in facts_by_rank(lines, rank).items():
+        for of_rank, facts in facts_by_rank(log, rank).items():
             if facts.points:
                 self.points[path if of_rank is None else f"{path} rank {of_rank}"] = facts.points
             if of_rank is not None:

@@ -4,12 +4,14 @@ Reads the beginning and the end of a large file and leaves the middle out: what 
 """
 
 from collections import defaultdict
+from itertools import islice
 from typing import BinaryIO
 
 import msgspec
 
 from everstep.analyzer.numbers.series import Point
-from everstep.analyzer.reading.log_lines import read_point, read_rank, read_step, read_timeout
+from everstep.analyzer.reading.lines import Lines
+from everstep.analyzer.reading.log_lines import read_point, read_step, read_timeout
 
 HEAD_BYTES = 256 << 10
 TAIL_BYTES = 2 << 20
@@ -27,16 +29,6 @@ class LogFacts(msgspec.Struct, kw_only=True):
     waits_at: tuple[str, int] | None = None
     points: list[Point] = msgspec.field(default_factory=list)
     last_lines: list[str] = msgspec.field(default_factory=list)
-
-    def add(self, line: str) -> None:
-        point, step, timeout = read_point(line), read_step(line), read_timeout(line)
-        if point is not None and len(self.points) < MAX_POINTS:
-            self.points.append(point)
-        if step is not None:
-            self.last_step = step
-        if timeout is not None and timeout.seq is not None:
-            self.waits_at = timeout.op, timeout.seq
-        self.last_lines = [*self.last_lines[1 - LAST_LINES :], line[:300]]
 
 
 def read_lines(file: BinaryIO, size: int) -> list[str]:
@@ -62,11 +54,33 @@ def written_over(lines: list[str]) -> list[str]:
     return [part for line in lines for part in line.split("\r")]
 
 
-def facts_by_rank(lines: list[str], rank: int | None) -> dict[int | None, LogFacts]:
+def facts_by_rank(log: Lines, rank: int | None) -> dict[int | None, LogFacts]:
     """Lines by the rank that they name, else by the file's; None is "rank unknown"."""
-    facts: defaultdict[int | None, LogFacts] = defaultdict(LogFacts)
-    for line in lines:
-        if line.strip():
-            named = read_rank(line) if rank is None else None
-            facts[rank if named is None else named].add(line)
-    return dict(facts)
+    numbers: defaultdict[int | None, list[int]] = defaultdict(list)
+    spoken = log.ranks if rank is None else [rank] * len(log.lines)
+    for number, (line, named) in enumerate(zip(log.lines, spoken, strict=True)):
+        if line and not line.isspace():
+            numbers[named].append(number)
+    return {named: _facts(log, which) for named, which in numbers.items()}
+
+
+def _facts(log: Lines, numbers: list[int]) -> LogFacts:
+    """Of the lines of one rank. What is wanted only once, and last, is looked for from the end."""
+    lines, lowered = log.lines, log.lowered
+    points = (
+        point
+        for number in numbers
+        if ("loss" in (low := lowered[number]) or "grad" in low or "gnorm" in low)
+        and (point := read_point(lines[number], low)) is not None
+    )
+    steps = (read_step(lines[number], lowered[number]) for number in reversed(numbers))
+    facts = LogFacts(
+        points=list(islice(points, MAX_POINTS)),
+        last_step=next((step for step in steps if step is not None), None),
+        last_lines=[lines[number][:300] for number in numbers[-LAST_LINES:]],
+    )
+    if log.has("imeout", "imed out"):
+        timeouts = (read_timeout(lines[number]) for number in reversed(numbers))
+        named = next((found for found in timeouts if found is not None and found.seq is not None), None)
+        facts.waits_at = None if named is None or named.seq is None else (named.op, named.seq)
+    return facts

@@ -11,6 +11,7 @@ import msgspec
 
 from everstep.analyzer.observations.records import ProcessStack
 from everstep.analyzer.reading import stacks
+from everstep.analyzer.reading.lines import Lines
 from everstep.analyzer.reading.pickled import UnreadableError
 
 MAX_BLOCKS = 10_000
@@ -22,6 +23,7 @@ _HEADING = re.compile(r"(?<!local )(?<!node )\b(?:global[ _]?)?rank[ _:=#-]{0,2}
 _COMMAND = re.compile(r"--rank[ =](\d{1,7})\b|\bRANK=(\d{1,7})\b")
 _LOCAL = re.compile(r"--local[_-]rank[ =](\d{1,7})\b")
 """On one machine it is the rank. Where two processes have the same, they are of two machines."""
+_NUMBERED = re.compile(r"Process \d{1,9}:")
 _PY_SPY = re.compile(r"^Process (\d{1,9}): ?")
 _FAULT = re.compile(r"^(Current thread|Thread) 0x([0-9a-fA-F]{1,16})(?: \[[^\]]{0,40}\])? \(most recent call first\):")
 _FAULT_FRAME = re.compile(r'^  File "([^"]{1,400})", line (\d{1,9}) in (.{1,200})$')
@@ -32,10 +34,12 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     unowned: tuple[ProcessStack, ...] = ()  # of py-spy, where nothing says which rank it is
 
 
-def find(lines: Sequence[str], rank: int | None) -> Found:
+def find(log: Lines | Sequence[str], rank: int | None) -> Found:
     """`rank`: of the file, if its name says so."""
-    if not any("Process " in line or "most recent call first" in line for line in lines):
+    log = log if isinstance(log, Lines) else Lines(log)
+    if not log.has("most recent call first") and not _NUMBERED.search(log.text):
         return Found()
+    lines = log.lines
     untagged = [_untagged(line) for line in lines]
     found: list[tuple[int, ProcessStack]] = []
     local: list[tuple[int, list[ProcessStack]]] = []

@@ -8,7 +8,8 @@ import re
 
 from everstep.analyzer.observations.claims import Kind, Named
 
-_SECTION = re.compile(r"^#\d{1,6}-\d{1,6} \([0-9a-fA-F]{1,16}\) (INCOMPLETE|ERROR|MISMATCH)")
+SECTIONS = ("INCOMPLETE", "ERROR", "MISMATCH")
+_SECTION = re.compile(rf"^#\d{{1,6}}-\d{{1,6}} \([0-9a-fA-F]{{1,16}}\) ({'|'.join(SECTIONS)})")
 _MANY = re.compile(
     r"^\s{0,4}(\d{1,7}) ranks (?:have (?:launched up to operation (\d{1,12})|not (launched) any|status (\w+))"
     r"|reported (.{1,60}))"

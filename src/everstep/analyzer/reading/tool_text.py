@@ -1,17 +1,18 @@
 """Claims out of log text: NCCL's watchdog in its several wordings, collective fingerprints, monitored barriers, NCCL's
 COLL trace and RAS report, the output of torchfrtrace. Pure and linear; knows no file.
 
-Each line is asked by a word that it must contain before any pattern is tried.
+The whole log, and then each line, is asked for a word that it must contain before any pattern is tried.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from everstep.analyzer.observations.claims import Call, Claims, Kind, Named, Work
-from everstep.analyzer.reading.log_lines import MAX_LINE, read_rank
-from everstep.analyzer.reading.ras_text import RasText
-from everstep.analyzer.reading.trace_text import CollTrace, FlightText
+from everstep.analyzer.reading.lines import Lines
+from everstep.analyzer.reading.log_lines import MAX_LINE
+from everstep.analyzer.reading.ras_text import SECTIONS, RasText
+from everstep.analyzer.reading.trace_text import REPORTED, CollTrace, FlightText
 
 MAX_CLAIMS = 20_000
 
@@ -37,6 +38,8 @@ _SHAPE = re.compile(r"TensorShape=\[([^\]]{0,200})\]")
 _DTYPE = re.compile(r"TensorDtypes=(\w{0,40})")
 _BARRIER = re.compile(r"Ranks? ([\d, ]{1,400}) failed to pass monitoredBarrier", re.I)
 _AROUND = re.compile(r"collective calls at and around rank (\d{1,7})", re.I)
+_TIMEOUTS = ("collective operation timeout", "last enqueued")
+_POINTING = ("monitoredBarrier", "around rank", "got stuck", "eartbeat")
 _WORLD = re.compile(r"\bworld[_ ]size[=: ]{1,3}(\d{1,6})\b", re.I)
 
 
@@ -54,9 +57,13 @@ class ToolText:
         self._flight = FlightText()
         self._trace = CollTrace()
 
-    def read(self, lines: Iterable[str]) -> Claims:
-        for line in lines:
-            self._line(line[:MAX_LINE])
+    def read(self, log: Lines | Iterable[str]) -> Claims:
+        log = log if isinstance(log, Lines) else Lines(log)
+        self._speakers.update(rank for rank in set(log.ranks) if rank is not None)
+        for numbers, read in self._readers(log):
+            for number in numbers:
+                spoken = log.ranks[number]
+                read(log.lines[number][:MAX_LINE], self._rank if spoken is None else spoken)
         named = (*self._named, *self._ras.named(), *self._flight.named())
         sizes = [size for size in (self._world_size, self._ras.num_ranks) if size is not None]
         return Claims(
@@ -68,25 +75,42 @@ class ToolText:
             speakers=tuple(sorted(self._speakers)),
         )
 
-    def _line(self, line: str) -> None:
-        spoken = read_rank(line)
-        if spoken is not None:
-            self._speakers.add(spoken)
-        rank = self._rank if spoken is None else spoken
-        if len(self._works) + len(self._calls) + len(self._named) < MAX_CLAIMS:
-            if "ork" in line:
-                self._watchdog(line, rank)
-            if "CollectiveFingerPrint" in line:
-                self._fingerprint(line)
-            if "monitoredBarrier" in line or "around rank" in line or "got stuck" in line or "eartbeat" in line:
-                self._pointed(line, rank)
-        if "orld" in line and (found := _WORLD.search(line)):
+    def _readers(self, log: Lines) -> "Iterator[tuple[Iterable[int], Callable[[str, int | None], None]]]":
+        """Which lines are for which reader: those with words without which nothing of theirs is said."""
+        if log.says(*_TIMEOUTS):
+            yield log.numbers_of(*_TIMEOUTS), self._watchdog
+        if log.has("CollectiveFingerPrint"):
+            yield log.numbers_with("CollectiveFingerPrint"), self._fingerprint
+        if log.has(*_POINTING):
+            yield log.numbers_with(*_POINTING), self._pointed
+        if log.has("orld") and log.says("world_size", "world size"):
+            yield log.numbers_with("orld"), self._size
+        if log.has("Job summary") or (log.has("#") and log.has(*SECTIONS)):
+            yield range(len(log.lines)), self._report
+        if log.has(*REPORTED):
+            yield range(len(log.lines)), self._records
+        if log.has("NCCL INFO") and log.has("opCount"):
+            yield log.numbers_with("NCCL INFO"), self._calls_of_nccl
+
+    def _has_room(self) -> bool:
+        return len(self._works) + len(self._calls) + len(self._named) < MAX_CLAIMS
+
+    def _size(self, line: str, _rank: int | None) -> None:
+        if found := _WORLD.search(line):
             self._world_size = max(self._world_size or 0, int(found[1]))
+
+    def _report(self, line: str, _rank: int | None) -> None:
         self._ras.line(line)
+
+    def _records(self, line: str, _rank: int | None) -> None:
         self._flight.line(line)
+
+    def _calls_of_nccl(self, line: str, _rank: int | None) -> None:
         self._trace.line(line)
 
     def _watchdog(self, line: str, rank: int | None) -> None:
+        if not self._has_room():
+            return
         caught, status = _CAUGHT.search(line), _STATUS.search(line)
         if caught is None and status is None:
             return
@@ -124,9 +148,11 @@ class ToolText:
                 return
         self._works[work.rank, work.group, work.seq] = work
 
-    def _fingerprint(self, line: str) -> None:
+    def _fingerprint(self, line: str, _rank: int | None) -> None:
         """Who ran what, as the rank tells it that found a mismatch. Where their numbers differ, the number is the
         difference. Ranks also say of themselves what they run, and nothing is wrong then."""
+        if not self._has_room():
+            return
         starts = list(_FINGERPRINT.finditer(line))
         if not starts:
             return
@@ -143,6 +169,8 @@ class ToolText:
             self._calls[Call(rank=rank, seq=int(seq) if seq and not is_apart else None, op=name, form=form)] = None
 
     def _pointed(self, line: str, rank: int | None) -> None:
+        if not self._has_room():
+            return
         if found := _BARRIER.search(line):
             ranks = tuple(int(part) for part in re.findall(r"\d{1,7}", found[1]))
             self._named[_named("monitored barrier", Kind.MISSING, ranks, "did not reach the monitored barrier")] = None

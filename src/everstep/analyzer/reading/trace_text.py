@@ -4,6 +4,9 @@ import re
 
 from everstep.analyzer.observations.claims import Call, Kind, Named
 
+REPORTED = ("missing ranks: {", "Culprit rank ", "missed FR dumps from ranks")
+"""Without any of these torchfrtrace names nobody."""
+
 _MISSING = re.compile(r"\bmissing ranks: \{([\d, ]{1,4000})\}")
 _CULPRIT = re.compile(r"Culprit rank (\d{1,7}); ([^,]{1,200})")
 _COLLECTIVE = re.compile(r"^\s*(?:\S{0,30} )?collective: (\S{1,80})")
