@@ -1,6 +1,7 @@
 """How fast logs are read with the full base loaded, and what the worst inputs cost.
 
     python bench/matching.py [--mb 64] [--json]
+    python bench/matching.py --analyze DIR...       folders of logs of your own, as `everstep analyze` reads them
 
 Ordinary text is what jobs print while nothing is wrong: torchtitan, Megatron and Hugging Face progress lines, NCCL
 INFO, warnings. One process, one thread, chunks of 1 MiB unless stated, seconds of CPU time: the first reading by an
@@ -16,6 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from everstep.evidence.folder import read_folder
+from everstep.evidence.logs import WHOLE_BYTES
 from everstep.knowledge.engine import Engine
 from everstep.knowledge.loading import Base, load_base
 from everstep.knowledge.matcher import Matcher
@@ -163,11 +166,23 @@ def timed(work: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
+def read_as_analyze_does(folders: list[Path]) -> None:
+    """The first reading of each in a process that has read nothing but those before it."""
+    for folder in folders:
+        sizes = [min(path.stat().st_size, WHOLE_BYTES) for path in folder.rglob("*") if path.is_file()]
+        spent_s = timed(lambda folder=folder: read_folder(folder, NOW))
+        print(f"{folder.name}: {len(sizes)} files, {sum(sizes) / 1e6 / spent_s:.1f} MB/s of {sum(sizes) / 1e6:.0f} MB")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mb", type=int, default=64, metavar="N", help="megabytes of ordinary text")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--analyze", nargs="+", type=Path, metavar="DIR", help="only read these folders of logs")
     given = parser.parse_args()
+    if given.analyze:
+        read_as_analyze_does(given.analyze)
+        return
     load_s = min(timed(load_base) for _ in range(ROUNDS))
     base = load_base()
     compile_s = min(timed(lambda: Engine(base.signatures)) for _ in range(ROUNDS))

@@ -51,6 +51,8 @@ def lines_of(data: bytes) -> list[str]:
 
 def written_over(lines: list[str]) -> list[str]:
     """Each text that stood in a line for a time, as a line of its own."""
+    if not any("\r" in line for line in lines):
+        return lines
     return [part for line in lines for part in line.split("\r")]
 
 

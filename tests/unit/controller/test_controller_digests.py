@@ -77,7 +77,9 @@ def test_again_after_they_were_equal_and_after_a_restart():
 
 
 class Repeated(Job):
-    """Replicas of four parameters, so that names say something."""
+    """Replicas of many parameters, so that names say something."""
+
+    num_names = 8
 
     def difference(
         self, generation: int, wrong: str, *, name: str = "p1", others: str = "usual", step: int = 49
@@ -85,7 +87,7 @@ class Repeated(Job):
         """The blame for rank 2, which alone holds other bits of one parameter after the step."""
         for at, odd in ((step - 10, False), (step, True)):
             for rank in ALL:
-                values = {f"p{number}": f"{others} {number} at {at}" for number in range(4)}
+                values = {f"p{number}": f"{others} {number} at {at}" for number in range(self.num_names)}
                 if odd and rank == 2:
                     values[name] = wrong
                 digest = RankDigest(rank=rank, step=at, values=values, replicas=ALL)
@@ -121,6 +123,10 @@ def test_where_nothing_comes_twice_the_names_of_what_is_wrong_are_compared():
     job = Repeated()
     assert job.difference(0, "wrong") == "machine"
     assert job.difference(1, "wrong of a later step", step=59) == "unknown"
+    job = Repeated()
+    job.num_names = 4
+    assert job.difference(0, "wrong", others="first") == "machine"
+    assert job.difference(1, "also wrong", others="second") == "machine"
 
 
 def test_a_generation_without_a_difference_in_between_forgets_none():

@@ -20,6 +20,9 @@ MAX_NAMED = 8
 FEW = 3
 """Of fewer parameters it says nothing that all of them differ."""
 
+MANY = 8
+"""Of fewer it says nothing that the same one differs twice."""
+
 
 Digest = RankDigest
 
@@ -94,12 +97,13 @@ def apart(mine: Digest, usual: Digest) -> Apart:
 def come_again(before: Sequence[Apart], now: Apart) -> bool:
     """Whether a replica is wrong as it was before the steps were done again.
 
-    Where the others hold bit by bit what they held then, its own bits are compared. A run that never does the same
-    twice leaves only the names of what is wrong, which say nothing where there are hardly any."""
+    Where the others hold bit by bit what they held then, its own bits are compared. They do not where its error differs
+    (it reaches them through the gradients), nor in a run that never computes the same twice: that leaves the names of
+    what is wrong. Chance rarely hits the same one of many."""
     same = [each for each in before if each.step == now.step and each.usual == now.usual]
     if same:
         return any(each.wrong == now.wrong for each in same)
-    return now.num_names >= FEW and any(each.wrong.keys() == now.wrong.keys() for each in before)
+    return now.num_names >= MANY and any(each.wrong.keys() == now.wrong.keys() for each in before)
 
 
 def _differs_whole(mine: Mapping[str, str], usual: Mapping[str, str]) -> bool:

@@ -53,4 +53,9 @@ class Lines:
 
 
 def _with_any(lines: Sequence[str], words: tuple[str, ...]) -> list[int]:
-    return [number for number, line in enumerate(lines) if any(word in line for word in words)]
+    first, *others = words
+    return [
+        number
+        for number, line in enumerate(lines)
+        if first in line or (others and any(word in line for word in others))
+    ]
