@@ -129,6 +129,17 @@ def test_where_nothing_comes_twice_the_names_of_what_is_wrong_are_compared():
     assert job.difference(1, "also wrong", others="second") == "machine"
 
 
+def test_a_first_step_that_was_not_compared_before_waits_for_one_that_was():
+    """Else nothing but names could be compared, and a small model has few."""
+    job = Repeated()
+    job.num_names = 4
+    assert job.difference(0, "wrong") == "machine"
+    job.difference(1, "wrong of an earlier step", step=40)
+    assert len(job.found) == 1
+    assert job.difference(1, "wrong", step=49) == "unknown"
+    assert len(job.found) == 2
+
+
 def test_a_generation_without_a_difference_in_between_forgets_none():
     job = Repeated()
     assert job.difference(0, "wrong") == "machine"

@@ -92,7 +92,7 @@ class DigestDetector:
             held[digest.rank] = _share(digest, held)
             for finding, group in self._compare(digest.step, declared, held, state, event.at):
                 # Asked first: what is not reported now is still news when numbers are fine again.
-                if self._are_numbers_lost(event.at) or self._waits_for_counts(group, digest.step):
+                if self._are_numbers_lost(event.at) or self._waits_for_more(finding, group, digest.step):
                     continue
                 if self._is_news(finding, group, state):
                     found.append(self._anomaly(finding, event.at, is_declared=bool(self._ranks(declared))))
@@ -192,6 +192,9 @@ class DigestDetector:
             history.append(tuple(sorted(digests[rank].values.items())))
             del history[:-2]
         return [tuple(ranks) for ranks in groups.values() if len(ranks) > 1]
+
+    def _waits_for_more(self, finding: Finding, group: Ranks, step: int) -> bool:
+        return self._waits_for_counts(group, step) or self._repeats.is_early(finding, step)
 
     def _waits_for_counts(self, ranks: Ranks, step: int) -> bool:
         """Whether to wait for counts before accusing a machine: what a rank left out is the program's fault.

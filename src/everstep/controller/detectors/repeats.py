@@ -31,6 +31,12 @@ class Repeats:
         self._before = dict([*self._before.items(), *self._now.items()][-MAX_RANKS:])
         self._now.clear()
 
+    def is_early(self, finding: Finding, step: int) -> bool:
+        """Whether all that is remembered of these ranks is of later steps, which are soon done again: only then it can
+        be compared bit by bit. (The first step of a generation is digested, whatever its number.)"""
+        before = [each.step for rank in finding.ranks for each in self._before.get(rank, ())]
+        return bool(before) and step < min(before)
+
     def doubt(self, finding: Finding, held: Mapping[int, RankDigest], at: float) -> Finding:
         """The finding that ranks differ from the others; blaming nobody where that came again in the same way."""
         usual = next((digest for rank, digest in held.items() if rank not in finding.ranks), None)
