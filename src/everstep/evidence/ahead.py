@@ -1,7 +1,7 @@
-"""Processes that read the flight records of a large folder ahead of the folder's reader, one for each CPU.
+"""Processes that read the flight records and logs of a large folder ahead of the folder's reader, one for each CPU.
 
-They only save time. Each takes every n-th file and gives its record, or nothing: then, and when one of them ends, hangs
-or gives garbage, the reader reads the file itself, and can report what is wrong with it.
+They only save time. Each takes every n-th file and gives what is in it, or nothing: then, and when one of them ends,
+hangs or gives garbage, the reader reads the file itself, and can report what is wrong with it.
 """
 
 import contextlib
@@ -19,6 +19,8 @@ import msgspec
 
 from everstep.analyzer.observations.records import FlightRecord
 from everstep.analyzer.reading import flight, torch_pickle
+from everstep.evidence.logs import LogRead, read_lines, read_log
+from everstep.evidence.names import rank_in
 from everstep.evidence.sniff import HEAD_BYTES, Kind, kind_of
 from everstep.linux.parent import die_with_parent
 from everstep.linux.regular import regular
@@ -38,7 +40,8 @@ _PIECE = 1 << 20
 
 class _Said(msgspec.Struct, frozen=True, array_like=True):
     place: int  # in the list of files
-    record: FlightRecord | None  # of a rank that is not known yet
+    record: FlightRecord | None = None  # of a rank that is not known yet
+    log: LogRead | None = None
 
 
 _decoder: "msgspec.msgpack.Decoder[_Said]" = msgspec.msgpack.Decoder(_Said)
@@ -67,20 +70,28 @@ class Ahead:
                 helper.end()
         self._helpers = []
 
-    def take(self, path: str) -> FlightRecord | None:
+    def record(self, path: str) -> FlightRecord | None:
         """The record in this file, without its rank; None: it is to be read. Files come in the order of `paths`."""
+        said = self._said(path)
+        return None if said is None or said.record is None else self._shared(said.record)
+
+    def log(self, path: str) -> LogRead | None:
+        """What this log says; None: it is to be read."""
+        said = self._said(path)
+        return None if said is None else said.log
+
+    def _said(self, path: str) -> _Said | None:
         place = self._place[path]
         number = place % self._num if self._helpers else 0
         helper = self._helpers[number] if number < len(self._helpers) else None
         if helper is None:
             return None
         try:
-            record = helper.hear(place)
+            return helper.hear(place)
         except (OSError, EOFError, ValueError):  # msgspec's errors are ValueErrors
             helper.end()
             self._helpers[number] = None
             return None
-        return None if record is None else self._shared(record)
 
     def _shared(self, record: FlightRecord) -> FlightRecord:
         """With one tuple for the ranks of a group that thousands of records list."""
@@ -109,7 +120,7 @@ class _Helper:
         os.close(out)
         self._data = bytearray()
 
-    def hear(self, place: int) -> FlightRecord | None:
+    def hear(self, place: int) -> _Said:
         """What it says of this file; what it said of earlier ones was not asked for. Raises OSError, EOFError,
         ValueError."""
         while True:
@@ -118,7 +129,7 @@ class _Helper:
             if said.place > place:
                 raise ValueError("it is ahead of what is asked for")
             if said.place == place:
-                return said.record
+                return said
 
     def _next(self) -> bytes:
         deadline = time.monotonic() + WAIT_S
@@ -161,21 +172,27 @@ def _serve(root: Path, paths: Sequence[str], first: int, num: int, out: int) -> 
     for place in range(first, len(paths), num):
         signal.setitimer(signal.ITIMER_PROF, FILE_CPU_S)
         try:
-            content = msgspec.msgpack.encode(_Said(place, _record(root / paths[place])))
+            content = msgspec.msgpack.encode(_read(place, root, paths[place]))
         except Exception:
-            content = msgspec.msgpack.encode(_Said(place, None))
+            content = msgspec.msgpack.encode(_Said(place))
         data = memoryview(_LENGTH.pack(len(content)) + content)
         while data:
             data = data[os.write(out, data) :]
 
 
-def _record(path: Path) -> FlightRecord | None:
-    with regular(path, follow=False) as file:
-        if os.fstat(file.fileno()).st_size > torch_pickle.MAX_BYTES:
-            return None
-        data = file.read(torch_pickle.MAX_BYTES)
-    if kind_of(data[:HEAD_BYTES], str(path)) is not Kind.PICKLE:
-        return None
+def _read(place: int, root: Path, path: str) -> _Said:
+    with regular(root / path, follow=False) as file:
+        size = os.fstat(file.fileno()).st_size
+        kind = kind_of(file.read(HEAD_BYTES), path)
+        file.seek(0)
+        if kind is Kind.LOG:
+            return _Said(place, log=read_log(read_lines(file, size), rank_in(path)))
+        if kind is Kind.PICKLE and size <= torch_pickle.MAX_BYTES:
+            return _Said(place, record=_record(file.read(torch_pickle.MAX_BYTES)))
+    return _Said(place)
+
+
+def _record(data: bytes) -> FlightRecord | None:
     raw = torch_pickle.loads(data)
     if not flight.is_flight_record(raw) or flight.is_envelope(raw):
         return None

@@ -18,10 +18,7 @@ from everstep.analyzer.numbers.series import Point
 from everstep.analyzer.observations.claims import Claims, merge
 from everstep.analyzer.observations.clusters import doing
 from everstep.analyzer.observations.records import ProcessStack
-from everstep.analyzer.reading import pasted_stacks
-from everstep.analyzer.reading.lines import Lines
 from everstep.analyzer.reading.pickled import UnreadableError
-from everstep.analyzer.reading.tool_text import ToolText
 from everstep.errors import ConfigError
 from everstep.evidence import inventory, unpacking
 from everstep.evidence.ahead import Ahead
@@ -29,7 +26,7 @@ from everstep.evidence.assemble import RankFiles, assemble, with_record
 from everstep.evidence.contents import Folder, Unreadable
 from everstep.evidence.decode import MAX_DUMP_BYTES, Part, decode
 from everstep.evidence.known import KnownLines
-from everstep.evidence.logs import WHOLE_BYTES, facts_by_rank, lines_of, read_lines, written_over
+from everstep.evidence.logs import WHOLE_BYTES, LogRead, lines_of, read_lines, read_log
 from everstep.evidence.names import generation_in, numbered, rank_in
 from everstep.evidence.sniff import HEAD_BYTES, Kind, kind_of
 from everstep.evidence.watched import TooLongError, Watch, say, unwatched
@@ -105,7 +102,7 @@ class _Reading:
             kind = kind_of(head, path)
             file.seek(0)
             if kind is Kind.LOG:
-                self.add_log(path, rank, read_lines(file, status.st_size))
+                self.add_log(path, rank, read_lines(file, status.st_size), self.ahead.log(path))
                 if (left := status.st_size - WHOLE_BYTES) > 0:
                     says = f"{left >> 10:,} KiB in the middle were not read; numbers of lines below them are too small"
                     self.notes.append(f"{path}: {says}")
@@ -119,7 +116,7 @@ class _Reading:
                 raise UnreadableError(
                     f"{status.st_size >> 20} MiB; a dump of one rank has at most {MAX_DUMP_BYTES >> 20}"
                 )
-            elif kind is Kind.PICKLE and (record := self.ahead.take(path)) is not None:
+            elif kind is Kind.PICKLE and (record := self.ahead.record(path)) is not None:
                 self.add_part(path, rank, Part(record=record), status.st_mtime)
             else:
                 self.add_parts(path, rank, file.read(MAX_DUMP_BYTES), kind, status.st_mtime)
@@ -148,16 +145,16 @@ class _Reading:
             return
         raise UnreadableError("empty")
 
-    def add_log(self, path: str, rank: int | None, lines: list[str]) -> None:
+    def add_log(self, path: str, rank: int | None, lines: list[str], read: LogRead | None = None) -> None:
+        """`read`: what was read of it ahead."""
         self.known[generation_in(path)].add(path, rank, lines)
-        log = Lines(written_over(lines))
-        self.claims[generation_in(path)].append(ToolText(rank).read(log))
+        read = read or read_log(lines, rank)
+        self.claims[generation_in(path)].append(read.claims)
         self.num_logs += 1
-        stacks = pasted_stacks.find(log, rank)
-        for owner, process in stacks.owned:
+        for owner, process in read.stacks.owned:
             self.ranks[generation_in(path)][owner].add(path, Part(processes=(process,)))
-        self.notes += [_without_rank(path, process) for process in stacks.unowned[:MAX_UNOWNED]]
-        for of_rank, facts in facts_by_rank(log, rank).items():
+        self.notes += [_without_rank(path, process) for process in read.stacks.unowned[:MAX_UNOWNED]]
+        for of_rank, facts in read.facts:
             if facts.points:
                 self.points[path if of_rank is None else f"{path} rank {of_rank}"] = facts.points
             if of_rank is not None:

@@ -10,8 +10,11 @@ from typing import BinaryIO
 import msgspec
 
 from everstep.analyzer.numbers.series import Point
+from everstep.analyzer.observations.claims import Claims
+from everstep.analyzer.reading import pasted_stacks
 from everstep.analyzer.reading.lines import Lines
 from everstep.analyzer.reading.log_lines import read_point, read_step, read_timeout
+from everstep.analyzer.reading.tool_text import ToolText
 
 HEAD_BYTES = 256 << 10
 TAIL_BYTES = 2 << 20
@@ -29,6 +32,24 @@ class LogFacts(msgspec.Struct, kw_only=True):
     waits_at: tuple[str, int] | None = None
     points: list[Point] = msgspec.field(default_factory=list)
     last_lines: list[str] = msgspec.field(default_factory=list)
+
+
+class LogRead(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a log says but what the signatures know."""
+
+    claims: Claims
+    stacks: pasted_stacks.Found
+    facts: tuple[tuple[int | None, LogFacts], ...]  # by rank; None: unknown
+
+
+def read_log(lines: list[str], rank: int | None) -> LogRead:
+    """`rank`: of the file, if its name says so."""
+    log = Lines(written_over(lines))
+    return LogRead(
+        claims=ToolText(rank).read(log),
+        stacks=pasted_stacks.find(log, rank),
+        facts=tuple(facts_by_rank(log, rank).items()),
+    )
 
 
 def read_lines(file: BinaryIO, size: int) -> list[str]:
