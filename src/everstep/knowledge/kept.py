@@ -39,6 +39,13 @@ class Kept(Generic[T]):
                 self._made = self._make()
             return self._made
 
+    def prepare(self) -> None:
+        """Made, in a thread that yields to others: whoever needs it meanwhile makes his own, and waits for nobody."""
+        if self._made is None:
+            made = self._make()
+            with self._making:
+                self._made = self._made or made
+
     @contextmanager
     def reading(self) -> Iterator[T]:
         """For a piece of text; what that takes of memory is counted."""

@@ -96,6 +96,11 @@ def built_in() -> tuple[Base, Engine]:
     return _built_in.get()
 
 
+def shared() -> Kept[tuple[Base, Engine]]:
+    """The same, for whoever reads other text with them in this process: made once, and renewed for all."""
+    return _built_in
+
+
 def _compile() -> tuple[Base, Engine]:
     """Led once over what dying ranks print: automata are built by the text they meet, and the first
     real text must not pay for that while a recovery waits."""

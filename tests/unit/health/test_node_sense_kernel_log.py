@@ -19,6 +19,8 @@ from everstep.agent.senses import ears as ears_module
 from everstep.agent.senses import starting as senses_task
 from everstep.agent.senses.ears import Ears
 from everstep.agent.senses.hurry import Hurry
+from everstep.knowledge import live
+from everstep.knowledge.kept import Kept
 from everstep.knowledge.review import ReviewQueue
 from everstep.linux import proc
 from everstep.model.facts import Alert
@@ -287,6 +289,41 @@ def test_ears_follow_a_flood_and_end_when_told(tmp_path):
     finally:
         ears.close(60)
     assert not any(thread.name == "everstep-kernel-log" for thread in threading.enumerate())
+
+
+def hears_at_once(path: Path) -> Ears:
+    return Ears(str(path), SimpleNamespace(say=lambda *_: None, hear=lambda *_: None, rank_of=nobody), load_after_s=0.0)
+
+
+def test_ears_have_the_signatures_that_explain_the_ends_of_ranks_and_others_only_for_a_site(tmp_path, monkeypatch):
+    """An agent lives with one set of automata, not with two."""
+    monkeypatch.delenv("EVERSTEP_KB_DIR", raising=False)
+    ears = hears_at_once(tmp_path)
+    assert ears._load()._engine is live.shared()
+    monkeypatch.setenv("EVERSTEP_KB_DIR", str(tmp_path))
+    assert ears._load()._engine is not live.shared()
+    ears.close()
+
+
+def test_whoever_needs_what_is_being_prepared_waits_for_nobody():
+    """A thread that yields to the training prepares; a recovery may not be held up by it."""
+    may_go_on, made = threading.Event(), []
+
+    def make() -> int:
+        made.append(threading.current_thread())
+        if made == [preparing]:
+            may_go_on.wait(60.0)
+        return len(made)
+
+    kept = Kept(make)
+    preparing = threading.Thread(target=kept.prepare)
+    preparing.start()
+    until(lambda: bool(made))
+    assert kept.get() == 2
+    assert not may_go_on.is_set()
+    may_go_on.set()
+    preparing.join()
+    assert (kept.get(), len(made)) == (2, 2), "what others have by now stays"
 
 
 def until(is_so: Callable[[], bool]) -> None:

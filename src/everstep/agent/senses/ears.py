@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from everstep.agent.senses.hurry import Hurry
+from everstep.knowledge import live
 from everstep.knowledge.loading import load_base
 from everstep.knowledge.review import ReviewQueue
 from everstep.model.facts import Alert
@@ -120,10 +121,16 @@ class Ears:
 
     def _load(self) -> KernelLog:
         sites = [Path(d) for d in os.environ.get("EVERSTEP_KB_DIR", "").split(os.pathsep) if d]
-        base = load_base(sites)
+        shared = None
+        if sites:
+            base = load_base(sites)
+        else:  # those that explain the ends of ranks: compiled once
+            shared = live.shared()
+            shared.prepare()
+            base, _ = shared.get()
         for problem in base.problems:
             _log.warning("signature refused: %s", problem)
-        return KernelLog(base, rank_of=self._brain.rank_of, queue=self._queue)
+        return KernelLog(base, rank_of=self._brain.rank_of, queue=self._queue, shared=shared)
 
     def _listen(self, lines: KernelLines, log: KernelLog) -> bool:
         """Listen until asked to stop (True). Raises UnsupportedError when the log is gone."""

@@ -36,7 +36,8 @@ kernel log."""
 
 
 class KernelLog:
-    """Turns lines into alerts. `rank_of`: the rank of a process on this node."""
+    """Turns lines into alerts. `rank_of`: the rank of a process on this node. `shared`: the same base, compiled for
+    others of this process as well."""
 
     def __init__(
         self,
@@ -45,9 +46,10 @@ class KernelLog:
         rank_of: Callable[[int], int | None] = lambda pid: None,
         queue: ReviewQueue | None = None,
         engine: Engine | None = None,
+        shared: Kept[tuple[Base, Engine]] | None = None,
     ) -> None:
-        self._base = base
-        self._engine = Kept(lambda: Engine(base.signatures), made=engine)
+        made = None if engine is None else (base, engine)
+        self._engine = shared or Kept(lambda: (base, Engine(base.signatures)), made=made)
         self._engine.get()  # load it now, not at the first line, which may report a fault
         self._rank_of = rank_of
         self._queue = queue
@@ -76,8 +78,8 @@ class KernelLog:
 
     def _match(self, lines: Sequence[bytes], now: float) -> list[Finding]:
         """Findings of a batch. Each batch has its own matcher: a matcher folds repeated lines without end."""
-        with self._engine.reading() as engine:
-            matcher = Matcher(self._base, now=now, engine=engine)
+        with self._engine.reading() as (base, engine):
+            matcher = Matcher(base, now=now, engine=engine)
             matcher.may_prepare = False  # the agent must keep answering
             matcher.feed(SOURCE, b"\n".join(lines) + b"\n")
             findings = matcher.finish()
