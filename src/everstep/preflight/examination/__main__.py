@@ -41,7 +41,7 @@ def _examine(request: Request) -> Said:
         return Said(passed=None, why="all-to-all: the node has one rank, and nothing between ranks to examine")
     if request.kind is ExamKind.ALL_GATHER and len(request.group) == 1:
         return Said(passed=None, why="all-gather: there is no neighbour to examine the link to")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports torch's compiler as well
     torch.backends.cuda.matmul.allow_tf32 = False
     return _together(request, _device(torch, request))
 
