@@ -109,7 +109,8 @@ def _choose(args: argparse.Namespace) -> interpreter.Interpreter:
 def _complete(chosen: interpreter.Interpreter, args: argparse.Namespace) -> dict[str, str]:
     """Variables with which the chosen Python finds this tree, and what it lacks by itself."""
     target = args.out.resolve() / f"site-{'.'.join(map(str, chosen.python[:2]))}"
-    path = os.pathsep.join((str(ROOT / "src"), str(ROOT / "bench"), str(target)))
+    given = [path for path in (os.environ.get("PYTHONPATH"),) if path]  # its torch may be there
+    path = os.pathsep.join((str(ROOT / "src"), str(ROOT / "bench"), str(target), *given))
     lacking = wheels.missing(chosen.path, path)
     if chosen.torch == "to be installed":
         lacking.append("torch")
