@@ -41,6 +41,8 @@ class Importing:
             gc.disable()
         elif name == META:
             sys.meta_path.remove(self)
+            gc.freeze()
+            gc.unfreeze()  # all of it is old now, and the next collection, a moment later, passes over it
             gc.enable()
             return importlib.util.spec_from_loader(name, self)
         return None
