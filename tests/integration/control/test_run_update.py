@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from everstep.model.versions import Stage
 
 TRAIN = """
 import os, sys, time
-import torch
+import uncompiled, torch
 import everstep
 import helper
 weight = torch.nn.Linear(4, 4)
@@ -50,6 +51,7 @@ class Job:
         self.folder = launcher.folder / "job"
         self.folder.mkdir()
         (self.folder / "train.py").write_text(TRAIN)
+        shutil.copy(Path(__file__).parents[1] / "uncompiled.py", self.folder)
         self.write(GOOD.format(name="first"))
         self.run: Run = launcher.start("--nproc-per-node", num_ranks, *options, self.folder / "train.py", 1_000_000)
         self._home = launcher.folder / "home"
@@ -76,7 +78,14 @@ class Job:
         return self.run.until(f"{what!r} in generation {generation}", find, limit_s=START_LIMIT_S)
 
     def until_trained(self, version: str) -> None:
-        self.run.until(f"{version} trained", lambda: (version, Stage.TRAINED) in self.stages())
+        """Progress goes on record once a minute, and before whatever is asked of the run: so something is asked."""
+        doctor = [sys.executable, "-m", "everstep.cli.main", "doctor", str(self.run.run_dir)]
+
+        def look() -> bool:
+            subprocess.run(doctor, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S, check=True)
+            return (version, Stage.TRAINED) in self.stages()
+
+        self.run.until(f"{version} trained", look)
 
     @property
     def generation(self) -> int:

@@ -45,7 +45,7 @@ def until_closed(run: Run) -> list[Record]:
 @pytest.mark.parametrize("kind", ["stop", "python-loop", pytest.param("native-call", marks=pytest.mark.soak)])
 def test_a_hang_is_seen_blamed_and_recovered(launcher: Launcher, kind: str):
     # A rank that computes is waited for a minute: the loop would have a core of this machine until then.
-    config = launcher.script("[policy]\nhang_computing_s = 20.0\n", "everstep.toml")
+    config = launcher.script("[policy]\nhang_computing_s = 8.0\n", "everstep.toml")
     run = launcher.start("--config", config, "--nproc-per-node", 4, launcher.script(STEPS), 100_000)
     log = run.run_dir / "logs/gen-0/rank-0/stdout.log"
     run.until("step 40", lambda: log.exists() and "step 40\n" in log.read_text())

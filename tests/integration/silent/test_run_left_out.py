@@ -35,7 +35,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("keeps", ["state", "plain", "restarted"])
+@pytest.mark.parametrize("keeps", ["plain", "restarted", pytest.param("state", marks=pytest.mark.soak)])
 def test_the_rank_that_left_an_update_out_is_named_and_no_node_evicted(launcher: Launcher, keeps: str) -> None:
     config, script = launcher.script(CONFIG, "everstep.toml"), launcher.script(TRAIN)
     options = ("--config", config, "--local-nodes", 1, "--standby", 1, "--nproc-per-node", 3)
