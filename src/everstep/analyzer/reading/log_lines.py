@@ -70,18 +70,23 @@ def read_point(line: str, lowered: str = "") -> Point | None:
     if "loss" not in lower and "grad" not in lower and "gnorm" not in lower:
         return None
     text, lower = _without_colours(text, lower)
-    loss, grad = _search(_LOSS, text, lower, _OF_LOSS, 7), _search(_GRAD, text, lower, _OF_GRAD, 1)
+    loss = _search(_LOSS, text, lower, _OF_LOSS, 7)
+    grad = _search(_GRAD, text, lower, _OF_GRAD, 1) if "grad" in lower or "gnorm" in lower else None
     if not loss and not grad:
         return None
-    step = _search(_MEGATRON, text, lower, _OF_MEGATRON) or _search(_STEP, text, lower, _OF_STEP, 7)
-    elapsed = _search(_ELAPSED, text, lower, _OF_ELAPSED)
+    step, elapsed, skipped = None, None, None
+    if "iteration" in lower:  # Megatron's words
+        step = _search(_MEGATRON, text, lower, _OF_MEGATRON)
+        elapsed = _search(_ELAPSED, text, lower, _OF_ELAPSED)
+        skipped = _search(_SKIPPED, text, lower, _OF_SKIPPED)
+    step = step or _search(_STEP, text, lower, _OF_STEP, 7)
     elapsed_ms = _float(elapsed[1]) if elapsed else None
     return Point(
         step=int(step[1]) if step else None,
         loss=_float(loss[1]) if loss else None,
         grad_norm=_float(grad[1]) if grad else None,
         step_s=elapsed_ms / 1000 if elapsed_ms is not None else None,
-        skipped=bool(_search(_SKIPPED, text, lower, _OF_SKIPPED)),
+        skipped=skipped is not None,
     )
 
 
