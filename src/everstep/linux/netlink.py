@@ -1,4 +1,4 @@
-"""What the kernel lists over rtnetlink, of the network namespace of this thread. Reads only; needs no rights."""
+"""What the kernel lists over netlink, of the network namespace of this thread. Reads only; needs no rights."""
 
 import socket
 import struct
@@ -12,9 +12,9 @@ _LIMIT_S = 1.0
 _MOST_BYTES = 1 << 16  # the kernel puts 32 KiB at most into one answer to a dump
 
 
-def listed(request: int, body: bytes) -> Iterator[bytes]:
+def listed(request: int, body: bytes, family: int = socket.NETLINK_ROUTE) -> Iterator[bytes]:
     """Bodies of the messages that answer a dump. Raises OSError, struct.error."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as link:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family) as link:
         link.settimeout(_LIMIT_S)
         link.send(_HEADER.pack(_HEADER.size + len(body), request, _REQUEST_DUMP, 1, 0) + body)
         while True:

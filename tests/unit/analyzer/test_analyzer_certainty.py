@@ -222,6 +222,21 @@ def test_a_loader_asks_again_and_again_and_only_its_processes_can_answer():
     assert judged(wait(Hold.TIMED), in_lock).certainty is Certainty.DOUBTFUL, "a time limit of its own"
 
 
+@pytest.mark.parametrize(
+    ("left_s", "moved", "certainty"),
+    [
+        (5.0, False, Certainty.CERTAIN),  # a loader's process, a server: it asks for work, and gives nothing else
+        (5.0, True, Certainty.DOUBTFUL),
+        (60.0, False, Certainty.DOUBTFUL),
+        (None, False, Certainty.DOUBTFUL),
+    ],
+)
+def test_another_that_asks_its_pipe_every_few_seconds_opens_nothing(left_s, moved, certainty):
+    other = wait(Hold.TIMED, 200, pid=200, left_s=left_s, moved=moved)
+    assert judged(wait(Hold.LOCK), *LIBRARY, other).certainty is certainty
+    assert judged(wait(Hold.TIMED, left_s=left_s), *LIBRARY).certainty is Certainty.DOUBTFUL, "it is the main thread"
+
+
 def test_everybody_at_the_store_is_certain_unless_a_thread_could_set_the_key():
     store = wait(Hold.OUTSIDE, what="waits for the job's own store", is_store=True)
     finding = Finding(code="ES-H16", sentence="all wait.", confidence=Confidence.MEDIUM)

@@ -23,6 +23,7 @@ from everstep.model.facts import Gathered
 from everstep.model.text import without_surrogates
 from everstep.probes.process import cpu_left_s, descendants, usage
 from everstep.probes.rank.native import native_thread, native_threads
+from everstep.probes.rank.own_sockets import with_own_sockets
 from everstep.probes.rank.thread_waits import settled_waits, with_family, with_ranks
 from everstep.worker.process.board import Activity, Phase
 
@@ -171,7 +172,8 @@ class _Sweep:
 
 def _waits(pids: Sequence[int], pids_of: Mapping[int, Sequence[int]], store_port: int | None) -> list[ThreadWait]:
     seen = pids[: 1 + MAX_CHILDREN]
-    found = with_ranks(with_family(settled_waits(seen, store_port), pids), pids_of)
+    waits = with_own_sockets(with_family(settled_waits(seen, store_port), pids), pids)
+    found = with_ranks(waits, pids_of)
     more = [ThreadWait(pid=pid, tid=pid, name="not looked at") for pid in pids[len(seen) :]]
     return [*found, *more]
 

@@ -37,6 +37,8 @@ _SERVANT_FILES = (
 ACCEPTS = "waits for a peer to connect"
 """What a thread that serves others does, as evidence says it."""
 
+ASKS_S = 10.0
+
 _TIMED = "waits with a time limit"
 _DOES = {Hold.NOTHING: "works", Hold.TIMED: _TIMED, Hold.DISK: "waits for a disk"}
 
@@ -88,8 +90,9 @@ def _is_lock_held(main: ThreadWait, threads: Mapping[int, Thread]) -> bool:
 def _opener(wait: ThreadWait, main: ThreadWait, thread: Thread | None, is_held: bool) -> Opener | None:
     if is_servant(wait, thread, main.pid):
         return None
-    moves = wait.moved and wait.hold in WITHIN and not _asks_for_work(thread)
-    if wait.hold in _NEVER and not moves:
+    asks = _asks_again(wait)
+    moves = wait.moved and (wait.hold in WITHIN or asks) and not _asks_for_work(thread)
+    if (wait.hold in _NEVER or asks) and not moves:
         return None
     if is_held and wait.pid == main.pid and thread is not None:
         return None
@@ -112,6 +115,11 @@ def is_servant(wait: ThreadWait, thread: Thread | None, main_pid: int) -> bool:
     if thread.name.startswith("everstep-"):
         return True
     return any(part in frame.file for frame in thread.frames for part in _SERVANT_FILES)
+
+
+def _asks_again(wait: ThreadWait) -> bool:
+    """A loader's process, or a thread that serves others, asks its own pipe every few seconds for work."""
+    return wait.hold is Hold.TIMED and wait.left_s is not None and wait.left_s <= ASKS_S
 
 
 def _asks_for_work(thread: Thread | None) -> bool:

@@ -54,7 +54,7 @@ def _find(
         return None
     own = waiting._own_wait(pid)
     polls = in_loader and (
-        own is None or own is waiting._TIMED
+        own is None or waiting.is_timed(own)
     )  # else the loader reads in this process: num_workers is 0
     if polls:
         own = waiting._INSIDE

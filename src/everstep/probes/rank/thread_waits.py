@@ -109,16 +109,25 @@ def _hold(pid: int, tid: int, state: str, store_port: int | None) -> ThreadWait:
     if int(words[0]) in _ACCEPTS.get(platform.machine(), ()):
         return held(Hold.OUTSIDE, ACCEPTS)
     wait = waiting._own_wait(pid, tid)
-    if wait is None:
-        return held(Hold.UNKNOWN)
+    return held(Hold.UNKNOWN) if wait is None else _of_wait(pid, tid, wait, words, call or "", store_port)
+
+
+def _of_wait(pid: int, tid: int, wait: waiting.Wait, words: list[str], call: str, store_port: int | None) -> ThreadWait:
+    if waiting.is_timed(wait):
+        return ThreadWait(pid=pid, tid=tid, hold=Hold.TIMED, left_s=wait.left_s)
     if wait.on is WaitsOn.OUTSIDE:
         is_store = store_port is not None and call in ("read", "poll") and _is_to(pid, tid, words, call, store_port)
-        found = held(
-            Hold.TIMER if call == "sleep" else Hold.OUTSIDE, "waits for the job's own store" if is_store else wait.what
+        return ThreadWait(
+            pid=pid,
+            tid=tid,
+            hold=Hold.TIMER if call == "sleep" else Hold.OUTSIDE,
+            what="waits for the job's own store" if is_store else wait.what,
+            left_s=wait.left_s,
+            is_store=is_store,
+            holders=wait.holders,
         )
-        return msgspec.structs.replace(found, left_s=wait.left_s, is_store=is_store, holders=wait.holders)
     pipe = waiting._target(pid, int(words[1], 16)) if call == "read" else ""
-    return held(Hold.OWN, f"waits for {pipe or 'a process of its own'}")
+    return ThreadWait(pid=pid, tid=tid, hold=Hold.OWN, what=f"waits for {pipe or 'a process of its own'}")
 
 
 def _is_to(pid: int, tid: int, words: list[str], call: str, port: int) -> bool:

@@ -67,6 +67,10 @@ _ABSOLUTE = 1
 """clock_nanosleep's flag: the argument is the time to wake up, not a duration. CPython uses it."""
 
 _CLOCK_NANOSLEEP = {"x86_64": 230, "aarch64": 115}
+_WITH_MILLISECONDS = {7} if platform.machine() == "x86_64" else set()
+"""poll(); ppoll() has a timespec, as pselect() has."""
+_WITH_MICROSECONDS = {23} if platform.machine() == "x86_64" else set()
+"""select() has a timeval."""
 MAX_FDS = 8
 _POLLFD = struct.Struct("<ihh")
 _TIMESPEC = struct.Struct("<qq")
@@ -84,6 +88,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     holders: tuple[int, ...] = ()
 
 
+FOR_A_SOCKET = "waits for a socket"
 _INSIDE = Wait(what="waits for a process of its own", on=WaitsOn.OWN)
 _TIMED = Wait(what="waits with a time limit")
 
@@ -96,12 +101,11 @@ def _own_wait(pid: int, tid: int | None = None) -> Wait | None:
     match _CALLS.get(platform.machine(), {}).get(number):
         case "read":
             return _of_fd(pid, args[0])
-        case "poll":
-            return _of_poll(pid, args)
-        case "select":
-            return _first(_of_fd(pid, fd) for fd in _selected(pid, args))
-        case "epoll":
-            return _of_epoll(pid, args[0])
+        case "poll" | "select" | "epoll" as call:
+            found = _first(_of_fd(pid, fd) for fd in _awaited(pid, call, args)[:MAX_FDS])
+            left_s = _limit_s(pid, number, call, args)
+            # Whatever its own processes do, it wakes up by itself.
+            return found if found is not _INSIDE or left_s is None else Wait(what=_TIMED.what, left_s=left_s)
         case "sleep":
             return _of_timer(pid, number, args)
         case "futex":
@@ -127,7 +131,7 @@ def _of_fd(pid: int, fd: int) -> Wait | None:
     if target.startswith("pipe:"):
         return _INSIDE
     if target.startswith("socket:"):
-        return Wait(what="waits for a socket")
+        return Wait(what=FOR_A_SOCKET)
     if target.startswith(("/dev/pts/", "/dev/tty")):
         return Wait(what="waits for a user at a terminal")
     if not target.startswith("/") or target.startswith(_NOT_FILES):
@@ -135,27 +139,65 @@ def _of_fd(pid: int, fd: int) -> Wait | None:
     return Wait(what=f"waits for {target[:200]}")
 
 
-def _of_poll(pid: int, args: list[int]) -> Wait | None:
-    return _first(_of_fd(pid, fd) for fd in _polled(pid, args))
+def is_timed(wait: Wait) -> bool:
+    """Whether it ends by itself, whatever others within the rank do."""
+    return wait.what == _TIMED.what
+
+
+def awaited_sockets(pid: int, tid: int) -> set[int]:
+    """Inodes of the sockets of which a thread waits for any, without a time limit; empty if it waits for anything
+    else besides, or if that cannot be read."""
+    words = _text(f"/proc/{pid}/task/{tid}/syscall").split()
+    if len(words) < 7 or not words[0].isdigit():
+        return set()
+    number, args = int(words[0]), [int(word, 16) for word in words[1:7]]
+    call = _CALLS.get(platform.machine(), {}).get(number, "")
+    if call not in (_READ, _POLL, _SELECT, _EPOLL) or _limit_s(pid, number, call, args) is not None:
+        return set()
+    fds = [args[0]] if call == _READ else _awaited(pid, call, args)
+    targets = [_target(pid, fd) for fd in fds]
+    if len(fds) > MAX_FDS or not all(target.startswith("socket:[") for target in targets):
+        return set()
+    return {int(target[8:-1]) for target in targets}
+
+
+def _awaited(pid: int, call: str, args: list[int]) -> list[int]:
+    """Descriptors of which a call waits for any; one more than `MAX_FDS` where there are more."""
+    if call == _POLL:
+        return _polled(pid, args)
+    return _selected(pid, args) if call == _SELECT else _registered(pid, args[0])
+
+
+def _limit_s(pid: int, number: int, call: str, args: list[int]) -> float | None:
+    """The time limit with which the call began; None: it has none, or it cannot be read."""
+    if call == _EPOLL or (call == _POLL and number in _WITH_MILLISECONDS):
+        limit = args[3 if call == _EPOLL else 2] & 0xFFFFFFFF
+        return None if limit >> 31 else limit / 1000
+    address = {_POLL: args[2], _SELECT: args[4]}.get(call, 0)
+    data = _memory(pid, address, _TIMESPEC.size) if address else b""
+    if len(data) < _TIMESPEC.size:
+        return None
+    seconds, parts = _TIMESPEC.unpack(data)
+    return float(seconds + parts / (1e6 if number in _WITH_MICROSECONDS else 1e9))
 
 
 def _polled(pid: int, args: list[int]) -> list[int]:
     """Descriptors that a poll() waits for."""
-    data = _memory(pid, args[0], _POLLFD.size * min(args[1], MAX_FDS))
+    data = _memory(pid, args[0], _POLLFD.size * min(args[1], MAX_FDS + 1))
     whole = len(data) - len(data) % _POLLFD.size
     return [fd for fd, _, _ in _POLLFD.iter_unpack(data[:whole])]
 
 
-def _of_epoll(pid: int, fd: int) -> Wait | None:
-    """The wait of an event loop; its own wake-up sockets count as sockets too."""
-    fds = [int(line.split()[1]) for line in _text(f"/proc/{pid}/fdinfo/{fd}").splitlines() if line.startswith("tfd:")]
-    return _first(_of_fd(pid, each) for each in fds[:MAX_FDS])
+def _registered(pid: int, fd: int) -> list[int]:
+    """Descriptors that an event loop watches, among them those by which it wakes itself up."""
+    lines = _text(f"/proc/{pid}/fdinfo/{fd}").splitlines()
+    return [int(line.split()[1]) for line in lines if line.startswith("tfd:")][: MAX_FDS + 1]
 
 
 def _selected(pid: int, args: list[int]) -> list[int]:
     """Descriptors in the read set of a select()."""
     bits = int.from_bytes(_memory(pid, args[1], (min(args[0], 1024) + 7) // 8), "little")
-    return [fd for fd in range(bits.bit_length()) if bits >> fd & 1][:MAX_FDS]
+    return [fd for fd in range(bits.bit_length()) if bits >> fd & 1][: MAX_FDS + 1]
 
 
 def _first(waits: Iterable[Wait | None]) -> Wait | None:
