@@ -87,6 +87,7 @@ def test_the_number_of_a_rank_within_something_is_no_rank_of_the_job(of):
         "2026-11-20 10:00:00 - INFO - the load was tried again, last error: CUDA out of memory",
         "[2026-11-20 10:00:00] WARNING request failed. Last error: HTTPError: 503 Server Error",
         "attempt 1/5 failed, will retry. Last error: CUDA out of memory. Tried to allocate 2 GiB",
+        "'(ReadTimeoutError(\"Read timed out.\"))' thrown while requesting HEAD https://hub/gpt2/resolve/main/config.json",
         "    logger.error('Last error: CUDA out of memory')",
         '        raise RuntimeError("Last error: CUDA out of memory")',
     ],
@@ -133,3 +134,11 @@ def test_and_what_does_not_still_is(said, klass):
     found = cause(said)
     assert found is not None
     assert found.klass == klass
+
+
+@pytest.mark.parametrize(
+    ("register", "code"), [("timeout. Will cause a leak of a command resource", "ES-IB04"), ("failed", None)]
+)
+def test_a_register_of_the_network_card_is_noise_only_if_the_card_answers(register, code):
+    found = cause(f"mlx5_core 0000:9c:00.0: wait_func:1151:(pid 4212): ACCESS_REG(0x805) {register}")
+    assert (found.code if found else None) == code

@@ -36,6 +36,7 @@ _COPED_WITH = (
     rb"(?i:\b(?:will (?:be )?(?:retr(?:y|ied)|reconnect|try again)|re-?trying|trying again|retry (?:in|\d{1,4})"
     rb"|(?:safely |can be |, |: )ignor(?:ed|ing)|ignoring\b"
     rb"|falling back|fall(?:s)? back to|(?:continuing|going on|carrying on) (?:anyway|without)"
+    rb"|thrown while requesting (?:head|get|put|post|patch)\b"
     rb"|start(?:s|ing) (?:from (?:scratch|nothing|zero)|afresh|anew)"
     rb"|" + _MILD + rb"|skipping|nothing to do|is not an error|halving|reducing (?:the )?(?:micro.?)?batch"
     rb"|(?:was|were|been) (?:caught|handled|recovered)|caught (?:and|an?|the)? ?(?:cuda |gpu )?(?:oom|out of memory)"
