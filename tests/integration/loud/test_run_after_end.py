@@ -11,8 +11,7 @@ from everstep.model.events import WorkersStarted
 
 ENDS = """
 import atexit, os, sys, time
-from everstep.worker.link.runtime import current
-current()  # as torch does when it is imported
+import uncompiled, torch
 rank, generation = os.environ["RANK"], os.environ["EVERSTEP_GENERATION"]
 if rank == "1" and generation == "0":
     atexit.register(os.abort)
