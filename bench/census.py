@@ -5,8 +5,8 @@ then everstep may have learned something). A difference that docs/same-program.m
 
     python bench/census.py [--only bare,transformers] [--quick] [--all] [--json FILE] [--keep DIR]
 
-`--quick`: torchrun once, and the bare program alone if none is named. Exit code 0: no difference but the listed ones;
-1: others; 2: a run failed.
+`--quick`: each launcher once, and the bare program alone if none is named. Exit code 0: no difference but the listed
+ones; 1: others; 2: a run failed.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="census-") as kept:
         folder = args.keep or Path(kept)
         try:
-            torchrun, everstep = take(programs, folder, {"torchrun": 1 if args.quick else 2, "everstep": 2})
+            torchrun, everstep = take(programs, folder, 1 if args.quick else 2)
         except FailedError as failed:
             print(failed, file=sys.stderr)
             return 2
@@ -63,15 +63,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if any(each.reason is None for each in differences) else 0
 
 
-def take(programs: Sequence[Program], folder: Path, runs: dict[str, int]) -> tuple[Facts, Facts]:
+def take(programs: Sequence[Program], folder: Path, num_runs: int) -> tuple[Facts, Facts]:
     """The facts of all programs under torchrun, and under everstep."""
     taken: dict[str, dict[Place, dict[str, str]]] = {name: {} for name in LAUNCHERS}
     for program in programs:
         if program.missing:
             print(f"{program.name}: absent: not installed: {', '.join(program.missing)}", file=sys.stderr)
             continue
-        for launcher, number in runs.items():
-            for run in range(number):
+        for launcher in LAUNCHERS:
+            for run in range(num_runs):
                 taken[launcher] |= _run(program, launcher, run, folder)
     return taken["torchrun"], taken["everstep"]
 
@@ -174,7 +174,7 @@ def _short(value: str, length: int = 400) -> str:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=lambda text: text.split(","), metavar="PROGRAMS")
-    parser.add_argument("--quick", action="store_true", help="torchrun once; the bare program if none is named")
+    parser.add_argument("--quick", action="store_true", help="each launcher once; the bare program if none is named")
     parser.add_argument("--all", action="store_true", help="show the listed differences, too")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what was written there")

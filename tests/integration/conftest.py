@@ -4,6 +4,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,19 @@ def only_namespaces() -> Iterator[None]:
     with (Path(tempfile.gettempdir()) / f"everstep-tests-{os.getuid()}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@pytest.fixture(scope="session")
+def torchrun() -> Iterator[tuple[str, ...]]:
+    """A command that does what `python -m torch.distributed.run` does, without two seconds of imports each time."""
+    program, name = str(Path(__file__).with_name("torchrun_nursery.py")), f"everstep-tests-torchrun-{os.getpid()}"
+    with subprocess.Popen([sys.executable, program, "serve", name], stdout=subprocess.PIPE) as nursery:
+        try:
+            assert nursery.stdout is not None
+            assert nursery.stdout.readline() == b"ready\n"
+            yield (sys.executable, "-SE", program, name)
+        finally:
+            nursery.kill()
 
 
 @pytest.fixture(scope="session")

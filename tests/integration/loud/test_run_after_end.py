@@ -11,7 +11,8 @@ from everstep.model.events import WorkersStarted
 
 ENDS = """
 import atexit, os, sys, time
-import uncompiled, torch
+from everstep.worker.link.runtime import current
+current()  # as torch does when it is imported
 rank, generation = os.environ["RANK"], os.environ["EVERSTEP_GENERATION"]
 if rank == "1" and generation == "0":
     atexit.register(os.abort)

@@ -105,10 +105,10 @@ def run(launcher: tuple[str, ...], folder: Path, text: str, *flags: str, stdin: 
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_one_rank_through_pipes_is_the_same_bytes(tmp_path, name):
+def test_one_rank_through_pipes_is_the_same_bytes(tmp_path, torchrun, name):
     told = [
         run(launcher, tmp_path / str(n), AFTER_OUR_LINES + PROGRAMS[name], stdin=b"typed\nlines")
-        for n, launcher in enumerate((TORCHRUN, EVERSTEP))
+        for n, launcher in enumerate((torchrun, EVERSTEP))
     ]
     assert told[0] == told[1]
 
@@ -117,11 +117,11 @@ ALL = pytest.param(("-t", "3"), marks=pytest.mark.soak)
 
 
 @pytest.mark.parametrize("flags", [("-t", "0:3"), ("-r", "0:1,1:2"), ALL, ("--local-ranks-filter", "1")])
-def test_two_ranks_with_flags_show_the_same(tmp_path, flags):
+def test_two_ranks_with_flags_show_the_same(tmp_path, torchrun, flags):
     text = WAIT + "mine = turn(rank)\nfor i in range(3): os.write(1, b'line %d of %d\\n' % (i, rank))\nmine.touch()"
     told = [
         run(launcher, tmp_path / str(n), text, "--nproc-per-node", "2", *flags)
-        for n, launcher in enumerate((TORCHRUN, EVERSTEP))
+        for n, launcher in enumerate((torchrun, EVERSTEP))
     ]
     # The order of the two is torchrun's threads' affair; what is shown and how is not.
     assert sorted(told[0].out.splitlines()) == sorted(told[1].out.splitlines())

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 
 import pytest
 from real_run import Launcher, launching
@@ -158,7 +157,7 @@ sys.stdout.write("told " + json.dumps([{n: os.environ.get(n) for n in names}, sy
         ("--standalone", "--virtual-local-rank", "--signals-to-handle", "SIGTERM"),
     ],
 )
-def test_ranks_are_told_what_torchrun_tells_them(launcher: Launcher, flags):
+def test_ranks_are_told_what_torchrun_tells_them(launcher: Launcher, torchrun: tuple[str, ...], flags):
     """Equal, but for what is different in each run: the port, the UUID, the name of the error file."""
     import socket
 
@@ -168,7 +167,7 @@ def test_ranks_are_told_what_torchrun_tells_them(launcher: Launcher, flags):
     words = ("a$$b", "${local_rank}", "$x", "--nnodes")
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "4,5"}
     theirs = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *map(str, argv), *words],
+        [*torchrun, *map(str, argv), *words],
         capture_output=True, env=env, timeout=120, check=False, cwd=launcher.folder,
     ).stdout.decode()  # fmt: skip
     run = launcher.start(*argv, *words, env={"CUDA_VISIBLE_DEVICES": "4,5"})

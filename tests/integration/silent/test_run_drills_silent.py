@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(find_py_spy() is None, reason="py-spy is not ins
 
 DATA_PARALLEL = """
 import time
-import uncompiled, torch, torch.distributed as dist
+import torch, torch.distributed as dist  # a loader's process has a torch.Generator, which `uncompiled` leaves out
 from torch.nn.parallel import DistributedDataParallel
 import everstep
 
