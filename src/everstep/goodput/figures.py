@@ -32,7 +32,7 @@ class InvalidTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
-    """`ettr` is productive / (wall x ranks); None for a run of no length."""
+    """`ettr` is productive / (wall x ranks); None where it is not known (`ratio_of`)."""
 
     wall_s: float
     num_ranks: int
@@ -63,9 +63,9 @@ def goodput_of(history: History, window_s: float = WINDOW_S) -> Goodput:
         seconds=seconds,
         ranks=per_rank,
         incidents=incidents,
-        ettr=_ratio(seconds[Bucket.PRODUCTIVE], wall_s * history.world_size),
+        ettr=ratio_of(seconds, wall_s * history.world_size),
         window_s=window_s,
-        window_ettr=_ratio(window[Bucket.PRODUCTIVE], window_s * history.world_size),
+        window_ettr=ratio_of(window, window_s * history.world_size),
         invalid=_invalid_time(history, seconds, incidents),
     )
 
@@ -77,8 +77,8 @@ def ratios_of(history: History, windows_s: Mapping[str, float]) -> dict[str, flo
     found: dict[str, float | None] = {}
     for name, wanted_s in windows_s.items():
         window_s = min(wanted_s, wall_s)
-        productive_s = sum_spans(spans, after_s=wall_s - window_s)[Bucket.PRODUCTIVE]
-        found[name] = _ratio(productive_s, window_s * history.world_size)
+        seconds = sum_spans(spans, after_s=wall_s - window_s)
+        found[name] = ratio_of(seconds, window_s * history.world_size)
     return found
 
 
@@ -130,5 +130,10 @@ def _invalid_time(
     )
 
 
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole > 0.0 else None
+def ratio_of(seconds: Mapping[Bucket, float], whole_s: float) -> float | None:
+    """Productive of all. None for no time at all, and where what may have been productive was not measured and nothing
+    else was: a program that reports no steps has an unknown goodput, and not none."""
+    productive_s, unknown_s = seconds[Bucket.PRODUCTIVE], seconds[Bucket.NOT_MEASURED]
+    if whole_s <= 0.0 or (productive_s == 0.0 and unknown_s > 0.0):
+        return None
+    return productive_s / whole_s

@@ -5,9 +5,11 @@ import pytest
 
 from everstep.goodput.account import account_rank
 from everstep.goodput.buckets import GLOSSARY, Bucket
-from everstep.goodput.figures import goodput_of, sum_spans
+from everstep.goodput.figures import goodput_of, ratio_of, sum_spans
 from everstep.goodput.history import Ending, EndKind, GenerationHistory, History
 from everstep.model.facts import RankAccount
+from everstep.report.period.gather import ettr_of
+from everstep.report.picture.costs import GROUPS
 
 B = Bucket
 
@@ -209,3 +211,16 @@ def test_invalid_time_is_the_interruptions_and_the_checkpoints() -> None:
 
 def test_every_bucket_has_its_text() -> None:
     assert set(GLOSSARY) == set(Bucket)
+
+
+@pytest.mark.parametrize(
+    ("productive", "idle", "unknown", "ratio"),
+    [(0.0, 0.0, 5.0, None), (0.0, 4.0, 1.0, None), (0.0, 5.0, 0.0, 0.0), (2.0, 0.0, 3.0, 0.4), (0.0, 0.0, 0.0, None)],
+)
+def test_what_may_have_been_productive_and_was_not_measured_is_not_none(
+    productive: float, idle: float, unknown: float, ratio: float | None
+) -> None:
+    seconds = dict.fromkeys(Bucket, 0.0) | {Bucket.PRODUCTIVE: productive, Bucket.IDLE: idle}
+    assert ratio_of({**seconds, Bucket.NOT_MEASURED: unknown}, productive + idle + unknown) == ratio
+    groups = {**dict.fromkeys(GROUPS, 0.0), "productive": productive, "idle": idle, "not measured": unknown}
+    assert ettr_of(groups) == ratio

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from everstep.goodput.buckets import Bucket
 from everstep.goodput.figures import Goodput, goodput_of
@@ -97,7 +97,7 @@ def period_of(where: str, parts: Sequence[RunPart], edges: Sequence[float], unre
         where=where,
         since=edges[0],
         until=edges[-1],
-        ettr=seconds["productive"] / rank_s if rank_s > 0.0 else None,
+        ettr=ettr_of(seconds),
         rank_s=rank_s,
         seconds=seconds,
         slices=slices,
@@ -145,13 +145,18 @@ def _grouped(seconds: dict[Bucket, float], scale: float) -> Seconds:
     return {name: scale * math.fsum(seconds[bucket] for bucket in buckets) for name, buckets in GROUPS.items()}
 
 
+def ettr_of(seconds: Mapping[str, float]) -> float | None:
+    """By groups of the page's bar. None: nothing ran, or nothing of what ran is known."""
+    whole = math.fsum(seconds.values())
+    is_unknown = seconds["productive"] == 0.0 and seconds["not measured"] > 0.0
+    return seconds["productive"] / whole if whole > 0.0 and not is_unknown else None
+
+
 def _slice(parts: Sequence[RunPart], incidents: Sequence[Disturbance], edges: Sequence[float], place: int) -> Slice:
     begin, end = edges[place], edges[place + 1]
     seconds = {name: math.fsum(part.seconds[place][name] for part in parts) for name in GROUPS}
-    whole = math.fsum(seconds.values())
     number = sum(begin <= i.at < end for i in incidents)
-    ettr = seconds["productive"] / whole if whole > 0.0 else None
-    return Slice(begin=begin, end=end, seconds=seconds, ettr=ettr, num_incidents=number)
+    return Slice(begin=begin, end=end, seconds=seconds, ettr=ettr_of(seconds), num_incidents=number)
 
 
 def _classes(

@@ -56,7 +56,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     begin: float
     end: float
     seconds: Seconds
-    ettr: float | None  # None: nothing ran
+    ettr: float | None  # None: nothing ran, or nothing of it is known
     num_incidents: int
 
 

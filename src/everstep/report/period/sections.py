@@ -3,6 +3,7 @@
 import msgspec
 
 from everstep.report.parts.units import NOT_MEASURED, count, duration, percent, plural, stamp
+from everstep.report.period.gather import ettr_of
 from everstep.report.period.schema import Advice, Class, Disturbance, Period, RunPart, Slice
 from everstep.report.picture.costs import GROUPS
 
@@ -151,9 +152,7 @@ def _incidents(incidents: tuple[Disturbance, ...]) -> Section:
 def _runs(runs: tuple[RunPart, ...]) -> Section:
     rows = []
     for part in runs[:MAX_RUNS]:
-        whole = sum(sum(each.values()) for each in part.seconds)
-        productive = sum(each["productive"] for each in part.seconds)
-        ettr = productive / whole if whole > 0.0 else None
+        ettr = ettr_of({name: sum(each[name] for each in part.seconds) for name in GROUPS})
         cells = (part.name, part.program, part.status, count(part.world_size), count(part.step))
         rows.append((*cells, str(len(part.incidents)), percent(ettr)))
     more = f" (the newest {MAX_RUNS} of {len(runs)})" if len(runs) > MAX_RUNS else ""
