@@ -5,7 +5,7 @@ from typing import Any
 
 from everstep.core.faults import alerts, anomalies, damage, drills, hangs, incidents, late, membership, tracing
 from everstep.core.reissue import reissue
-from everstep.core.restore import backups, persistence
+from everstep.core.restore import backups, flaws, persistence
 from everstep.core.run import elastic, ending, forming, progress, standstill, updates
 from everstep.core.state.phases import Phase
 from everstep.core.state.policy import Policy
@@ -87,6 +87,7 @@ HANDLERS: dict[type, Handler] = {
     events.ReplicasAgreed: persistence.on_replicas_agreed,
     events.GroupsLearned: backups.on_groups_learned,
     events.RestoreFailed: damage.on_restore_failed,
+    events.StateIncomplete: flaws.on_state_incomplete,
     events.SizeFixed: elastic.on_size_fixed,
     events.SnapshotPersisted: persistence.on_snapshot_persisted,
     events.CheckpointCommitted: persistence.on_checkpoint_committed,

@@ -237,6 +237,10 @@ def _snapshots_refused(view: RunView, record: Record, event: events.SnapshotsRef
     view.snapshots_refused.append(event)
 
 
+def _state_incomplete(view: RunView, record: Record, event: events.StateIncomplete) -> None:
+    view.incomplete = event
+
+
 def _runtime_faulted(view: RunView, record: Record, event: events.RuntimeFaulted) -> None:
     view.runtime_faults.append(event)
 
@@ -415,6 +419,7 @@ _EVENTS: dict[type, _Handler] = {
     events.RankTraced: _rank_traced,
     events.SnapshotsRefused: _snapshots_refused,
     events.RuntimeFaulted: _runtime_faulted,
+    events.StateIncomplete: _state_incomplete,
     events.LossNoted: _loss_noted,
     events.StopRequested: _stop_requested,
     events.DrillRequested: _drill_requested,

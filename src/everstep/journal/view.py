@@ -18,6 +18,7 @@ from everstep.model.events import (
     RankTraced,
     RuntimeFaulted,
     SnapshotsRefused,
+    StateIncomplete,
     StopRequested,
     TemplateReported,
 )
@@ -217,6 +218,7 @@ class RunView(msgspec.Struct, kw_only=True):
     updates: dict[str, UpdateView] = {}  # in the order of the requests
     refused: list[RefusedView] = []
     snapshots_refused: list[SnapshotsRefused] = []
+    incomplete: StateIncomplete | None = None  # newest report that the State leaves something out
     runtime_faults: list[RuntimeFaulted] = []
     controllers: list[ControllerStart] = []
     gaps: list[Gap] = []

@@ -71,6 +71,7 @@ class StartWorkers(_Action, frozen=True, kw_only=True):
     fetch: tuple[Fetch, ...] = ()  # snapshots of this node's ranks that lie on other nodes: get them first
     former_world: int = 0  # `fetch` is of all ranks of a generation of so many: the state is spread anew; 0: it is not
     restore_path: str = ""  # the step is restored from this checkpoint in the persistent tier
+    no_snapshots: str = ""  # ranks keep none, because of this
     version: Version | None = None  # what the ranks run; None: what the run was started with, where the user has it
     neighbours: tuple[Neighbour, ...] = ()  # on several hosts: nodes whose links to this one are watched
 

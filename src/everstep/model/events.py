@@ -302,6 +302,17 @@ class RestoreFailed(Happened, frozen=True, kw_only=True):
     where: str  # node of the peer, or path of the checkpoint
     why: str
     is_damaged: bool = True  # False: it could not be read this time (a storage that does not answer), and may be whole
+    is_unfit: bool = False  # it is whole, and the program does not load it: it would load no other one
+
+
+class StateIncomplete(Happened, frozen=True, kw_only=True):
+    """A step changes what the program's State does not keep. No snapshot of this generation can be resumed exactly."""
+
+    node: str
+    generation: int
+    rank: int
+    step: int  # after which it was found out
+    why: str  # which objects, how much of them, and what to write instead
 
 
 class SizeFixed(Happened, frozen=True, kw_only=True):
@@ -458,6 +469,7 @@ Event: TypeAlias = (
     | LossNoted
     | GroupsLearned
     | RestoreFailed
+    | StateIncomplete
     | SizeFixed
     | SnapshotPersisted
     | CheckpointCommitted

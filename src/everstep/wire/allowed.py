@@ -22,6 +22,7 @@ OF_AGENTS: frozenset[type[Event]] = frozenset(
         events.ProgressReported,
         events.RankTraced,
         events.RestoreFailed,
+        events.StateIncomplete,
         events.SizeFixed,
         observations.RoundReported,
         events.RuntimeFaulted,

@@ -51,6 +51,7 @@ class Assign(TypedDict):
     digest_every: NotRequired[Annotated[int, "steps; 0: no digests"]]
     divides: NotRequired[bool]
     snapshot_buffers: NotRequired[int]
+    no_snapshots: NotRequired[Annotated[str, "why the rank keeps none"]]
     restore_path: NotRequired[Annotated[str, "a checkpoint; empty: from memory"]]
     init_from: NotRequired[str]
     watch: NotRequired[bool]
@@ -131,7 +132,19 @@ class RestoreTold(TypedDict):
     where: NotRequired[str]
     why: NotRequired[str]
     is_damaged: NotRequired[Annotated[bool, "else it could not be read"]]
+    is_unfit: NotRequired[Annotated[bool, "the program does not load it"]]
     rank: NotRequired[Annotated[int, "whose it was, if not the teller's"]]
+
+
+class IncompleteTold(TypedDict):
+    step: int
+    why: str
+
+
+class Incomplete(TypedDict):
+    """The State leaves out what a step changes: this rank keeps no snapshots."""
+
+    incomplete: IncompleteTold
 
 
 class RestoreFailed(TypedDict):
@@ -358,16 +371,16 @@ class ControllerIs(TypedDict):
 
 
 RankTells: TypeAlias = (
-    Mark | Begins | Listens | Modules | AskMemory | Fault | RestoreFailed | SizeFixed | Numbers | Digest | Counts
-    | Drilled | TwinLeft | NoTwin | Examined
+    Mark | Begins | Listens | Modules | AskMemory | Fault | Incomplete | RestoreFailed | SizeFixed | Numbers | Digest
+    | Counts | Drilled | TwinLeft | NoTwin | Examined
 )  # fmt: skip
 ToTwin: TypeAlias = Wake | Split | ForkAhead | Import
 ToWatch: TypeAlias = Dump | Stacks | Entered | Save | HoldStep
 
 CONVERSATIONS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("Agent to rank", (Assign, Drill, Memory)),
-    ("Rank to agent", (Mark, Begins, Listens, Modules, AskMemory, Fault, RestoreFailed, SizeFixed, Numbers, Digest,
-                       Counts, Drilled, TwinLeft, NoTwin, Examined)),
+    ("Rank to agent", (Mark, Begins, Listens, Modules, AskMemory, Fault, Incomplete, RestoreFailed, SizeFixed, Numbers,
+                       Digest, Counts, Drilled, TwinLeft, NoTwin, Examined)),
     ("Agent to twin", (Wake, Split, ForkAhead, Import)),
     ("Twin to agent", (TwinSays,)),
     ("Agent to watch thread", (Dump, Stacks, Entered, Save, HoldStep)),

@@ -78,7 +78,7 @@ def test_fully_sharded_training_goes_on_bit_for_bit(group: None, agent: Agent) -
         if step == 4:
             break
         step_once(model, optimizer)
-    theirs = state._snapshots._optimizers._theirs
+    theirs = state._snapshots.optimizers._theirs
     assert len(theirs.later) == 6 * 4  # parameters, two moments and the step of each: all but what may change any time
     assert agent.faults() == []
     assert arena.held_steps(agent.arenas[-1])[-1] == 3

@@ -273,6 +273,7 @@ class Starter:
             "why": action.why[:_MAX_WHY_CHARS],
             "digest_every": self._home.policy.digest_every,
             "divides": self._home.policy.divide_replicas,
+            "no_snapshots": action.no_snapshots,
             "snapshot_buffers": self._home.policy.snapshot_buffers,
             "restore_path": action.restore_path,
             "init_from": self._spec.init_from,

@@ -186,8 +186,26 @@ class RankFrames:
             where=told.get("where", "")[:MAX_TEXT],
             why=told.get("why", "")[:MAX_TEXT],
             is_damaged=told.get("is_damaged", True),
+            is_unfit=told.get("is_unfit", False),
         )
         self._host.report(event)
+
+    def _on_incomplete(self, worker: Worker, frame: frames.Incomplete) -> None:
+        if not self._may_tell(worker, "incomplete"):
+            return
+        told = frame["incomplete"]
+        if not 0 <= told["step"] < 2**63:
+            raise ValueError(f"step {told['step']}")
+        self._host.report(
+            events.StateIncomplete(
+                at=time.time(),
+                node=self._node,
+                generation=self._generation,
+                rank=worker.rank,
+                step=told["step"],
+                why=told["why"][:MAX_TEXT],
+            )
+        )
 
     def _on_size_fixed(self, worker: Worker, frame: frames.SizeFixed) -> None:
         group, told = self._group, frame["size_fixed"]
@@ -225,6 +243,7 @@ _KNOWN: Mapping[str, tuple[type, Callable[[RankFrames, Worker, Any], None]]] = {
     "drilled": (frames.Drilled, RankFrames._on_drilled),
     "fault": (frames.Fault, RankFrames._on_fault),
     "size_fixed": (frames.SizeFixed, RankFrames._on_size_fixed),
+    "incomplete": (frames.Incomplete, RankFrames._on_incomplete),
     "restore_failed": (frames.RestoreFailed, RankFrames._on_restore_failed),
     "no_twin": (frames.NoTwin, RankFrames._on_no_twin),
 }

@@ -10,7 +10,7 @@ import msgspec
 from everstep.analyzer.exits import FailedRestore, FaultFacts
 from everstep.core.faults.incidents import stop_generation
 from everstep.core.faults.opening import open_incident
-from everstep.core.restore import rereading
+from everstep.core.restore import flaws, rereading
 from everstep.core.state.phases import ALIVE
 from everstep.core.state.schema import Formation, Struck
 from everstep.core.state.turn import Turn
@@ -21,7 +21,9 @@ def on_restore_failed(turn: Turn, event: RestoreFailed) -> None:
     formation = turn.state.formation
     if formation is None or not turn.own_workers(event.node, (event.rank,)):
         return
-    if not event.is_damaged:
+    if event.is_unfit:
+        flaws.note_unfit(turn, event)
+    elif not event.is_damaged:
         rereading.note_unread(turn)
     if event.is_damaged or rereading.is_worn_out(turn.state):
         known = {_identity(each) for each in turn.state.struck}

@@ -1,13 +1,14 @@
 """Which step a generation resumes from, from where, and what that costs, in words. Pure; asked by `forming`.
 
 Starting over silently is worse than ending: if steps were kept and none of them can be restored, the run gives up. If
-nothing was ever kept, or no step by all ranks, the program starts as under torchrun, and that is reported.
+nothing was ever kept, no step by all ranks, or only what cannot be resumed exactly (`flaws`), the program starts as
+under torchrun, and that is reported.
 """
 
 import msgspec
 
 from everstep.analyzer.observations.words import ranks_text
-from everstep.core.restore import holdings, trust
+from everstep.core.restore import flaws, holdings, trust
 from everstep.core.restore.holdings import Restore
 from everstep.core.state.schema import State, Struck
 from everstep.core.state.turn import Turn
@@ -25,6 +26,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 def choose(turn: Turn) -> Choice:
     state = turn.state
+    if flaw := flaws.why_not(state):
+        why = f"{_cause(state)}; {flaw}, so the program restores itself as it does under torchrun"
+        return Choice(why=why, is_corrupted=False)
     is_corrupted = trust.is_corrupted(state.incident)
     restore = holdings.newest(state, only_trusted=is_corrupted)
     untrusted = ""

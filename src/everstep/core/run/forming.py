@@ -2,7 +2,7 @@
 
 import msgspec
 
-from everstep.core.restore import holdings, restoring, trust
+from everstep.core.restore import flaws, holdings, restoring, trust
 from everstep.core.run import ending, neighbours, updates
 from everstep.core.state.frozenmap import FrozenMap, Names
 from everstep.core.state.phases import Phase
@@ -73,6 +73,7 @@ def on_run_reopened(turn: Turn, event: RunReopened) -> None:
         proposed_version="",
         struck=tuple(struck for struck in turn.state.struck if struck.is_damaged),
         unread=None,
+        flaw=None,
     )
     ask_for_store(turn, turn.state.generation + 1)
     for slot in range(turn.spec.num_slots):
@@ -193,6 +194,7 @@ def start_actions(turn: Turn) -> list[StartWorkers]:
             fetch=state.formation.fetch if former else tuple(fetches.get(slot, ())),
             former_world=former,
             restore_path=state.formation.restore_path,
+            no_snapshots=flaws.why_none(state),
             version=state.formation.version,
             neighbours=watched.get(node, ()),
             why=state.formation.why,

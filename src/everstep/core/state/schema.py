@@ -63,6 +63,15 @@ class Struck(msgspec.Struct, frozen=True, kw_only=True):
     is_untrusted: bool = False  # it can be read, and a corruption may be in it
 
 
+class Flaw(msgspec.Struct, frozen=True, kw_only=True):
+    """Why snapshots of the program's State are not used."""
+
+    why: str
+    generation: int
+    version: str
+    is_unfit: bool  # the program does not load what it saved; else a step changes what the State leaves out
+
+
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
     """What the last generations were to resume from, and could not read; that may pass."""
 
@@ -203,6 +212,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     trusted_step: int | None = None  # newest step of this history after which all replicas held the same
     struck: tuple[Struck, ...] = ()
     unread: Unread | None = None
+    flaw: Flaw | None = None
     corruptions: tuple[Corruption, ...] = ()  # within the budget's window
     waiting: Names = Names()  # STOPPING: nodes that have not confirmed
     ending: Ending | None = None  # STOPPING: how it ends instead of restarting; OVER: how it ended

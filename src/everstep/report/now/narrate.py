@@ -24,6 +24,7 @@ _TOLD_AS_IT_IS = (
     events.RankTraced,
     events.SnapshotsRefused,
     events.RuntimeFaulted,
+    events.StateIncomplete,
     events.StopRequested,
     events.DrillRequested,
     events.DrillFailed,

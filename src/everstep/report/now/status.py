@@ -77,6 +77,14 @@ def at_risk(view: RunView) -> tuple[int | None, int | None]:
     return least, None if last is None or least is None else max(0, last - least)
 
 
+def incomplete_text(view: RunView) -> str:
+    """What the State of the newest generation leaves out; empty: nothing is known to be."""
+    told, generation = view.incomplete, view.generation
+    if told is None or generation is None or told.generation != generation.number:
+        return ""
+    return f"no snapshots, after a fault the program begins as under torchrun: {told.why}"
+
+
 def memory_text(view: RunView) -> str:
     held, lost = at_risk(view)
     if held is None:
@@ -96,6 +104,8 @@ def notes(view: RunView) -> list[str]:
         last = view.snapshots_refused[-1]
         ranks = sorted({event.rank for event in view.snapshots_refused})
         found.append(f"{ranks_text(ranks)} {verb(ranks, 'was', 'were')} refused snapshot memory, last: {last.why}")
+    if incomplete := incomplete_text(view):
+        found.append(incomplete)
     if view.runtime_faults:
         last_fault = view.runtime_faults[-1]
         number = plural(len(view.runtime_faults), "fault")

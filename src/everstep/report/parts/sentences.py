@@ -80,6 +80,10 @@ def _faulted(event: events.RuntimeFaulted) -> str:
     return f"rank {event.rank}: everstep's own {event.where} failed and was left out: {event.why}"
 
 
+def _incomplete(event: events.StateIncomplete) -> str:
+    return f"rank {event.rank} keeps no snapshots, and none is resumed from: {event.why}"
+
+
 def _unrestored(event: events.RestoreFailed) -> str:
     whence = f"the copy on {event.where}" if event.source == "peer" else event.where or event.source
     return f"rank {event.rank} on {event.node} could not restore step {event.step} from {whence}: {event.why}"
@@ -163,6 +167,7 @@ _EVENTS: dict[type, Callable[[Any], str]] = {
     events.RestoreFailed: _unrestored,
     events.SnapshotsRefused: lambda e: f"rank {e.rank} on {e.node} trains without snapshots: {e.why}",
     events.RuntimeFaulted: _faulted,
+    events.StateIncomplete: _incomplete,
     events.GroupsLearned: lambda e: f"the job has {plural(len(e.groups), 'parallel group')} that may go as one",
     events.SizeFixed: lambda e: f"rank {e.rank} can go on with {e.world_size} ranks only: {e.why}",
     events.SnapshotPersisted: _persisted,

@@ -107,6 +107,8 @@ class Runtime:
         self.divides = bool(assignment.get("divides"))
         """What all ranks of the node hold alike is kept by one of them."""
         self.snapshot_buffers = int(assignment.get("snapshot_buffers") or 2)
+        self.no_snapshots = str(assignment.get("no_snapshots") or "")
+        """Why this rank is to keep none; empty: it may."""
         self.restore_path = str(assignment.get("restore_path") or "")
         self.init_from = str(assignment.get("init_from") or "")
         self.are_modules_known = bool(assignment.get("knows_modules"))

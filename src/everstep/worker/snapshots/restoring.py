@@ -300,12 +300,19 @@ def _say(loaded: Loaded, what: str = "the checkpoint") -> None:
 
 
 def tell(
-    runtime: Runtime, source: "Source", where: str, why: str, *, is_damaged: bool, rank: int | None = None
+    runtime: Runtime,
+    source: "Source",
+    where: str,
+    why: str,
+    *,
+    is_damaged: bool,
+    is_unfit: bool = False,
+    rank: int | None = None,
 ) -> None:
     """Report that what this rank was to begin with cannot be used.
 
     `is_damaged`: no rank can ever use it; otherwise it could not be read from here and now, which proves nothing about
-    the bytes. `rank`: the rank that owns it, if not this one."""
+    the bytes. `is_unfit`: it is whole, and the program does not load it. `rank`: whose it is, if not this rank's."""
     told: RestoreTold = {
         "step": runtime.resume_step,
         "source": source,
@@ -313,6 +320,8 @@ def tell(
         "why": why[:1000],
         "is_damaged": is_damaged,
     }
+    if is_unfit:
+        told["is_unfit"] = True
     if rank is not None and rank != runtime.rank:
         told["rank"] = rank
     runtime.tell({"restore_failed": told})

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -36,6 +36,9 @@ from everstep.worker.snapshots.memory import pinning
 from everstep.worker.snapshots.memory.space import Space
 from everstep.worker.snapshots.stepping import Optimizers
 
+if TYPE_CHECKING:
+    from everstep.wire.frames import RankTells
+
 SMALL_BYTES = 16 << 20
 """Copied in about 2 ms: less than handing it to a thread would cost a program that computes in Python."""
 
@@ -50,6 +53,10 @@ NUM_SKIPPED = 30
 """Steps in a row for which no buffer is left before that is said: copies to a peer or to disk take a while."""
 
 MODE_VARIABLE = "EVERSTEP_SNAPSHOT"
+
+MAX_WHY = 1000
+
+INCOMPLETE = "training continues, and after a fault the program begins as it does under torchrun"
 
 
 class Board(Protocol):
@@ -71,11 +78,13 @@ class Runtime(Protocol):
     digest_every: int
     save_now: Callable[[float], tuple[int | None, str]] | None
     hold: Hold
+    no_snapshots: str
 
     @property
     def board(self) -> Board: ...
     def request_arena(self, num_bytes: int, *, is_patient: bool = False) -> int: ...
     def report_fault(self, where: str, why: str) -> None: ...
+    def tell(self, frame: "RankTells") -> None: ...
 
 
 class Snapshots:
@@ -87,12 +96,13 @@ class Snapshots:
         self._space = Space(runtime, lambda what: self._tell("memory", what))
         self._arena: arenas.Arena | None = None
         self._targets: list[Target] = []
-        self._optimizers = Optimizers()
-        self._dividing = Dividing(runtime, self._optimizers)
+        self.optimizers = Optimizers()
+        """Those that step in this process."""
+        self._dividing = Dividing(runtime, self.optimizers)
         self._copier = Copier(self)
         self._cadence: cadence.Cadence | None = None
         self._pinned: pinning.Pinned | None = None
-        self._is_off = False  # refused memory: not asked for again in this process
+        self._is_off = bool(runtime.no_snapshots)  # also where memory is refused: it is not asked for again
         self._is_hurried = os.environ.get(MODE_VARIABLE) == "sync"
         self._is_compared = False
         self._step: int | None = None  # the last one that `take` was called for
@@ -171,12 +181,23 @@ class Snapshots:
         why = _why_not(job) if job is not None else "it could not be taken"
         return None, f"step {step} was not kept: {why}"
 
+    def refuse(self, step: int, why: str) -> None:
+        """What the State keeps is not all that a step changes: no snapshot of this process is taken or trusted."""
+        self._is_off = True
+        self.finish()
+        if self._arena is not None:
+            arenas.invalidate_after(self._arena.fd, -1)
+        self._published_step = None
+        self._runtime.board.set_published_step(-1)
+        say(f"rank {self._runtime.rank}: no snapshots from step {step} on: {why}; {INCOMPLETE}")
+        self._runtime.tell({"incomplete": {"step": step, "why": why[:MAX_WHY]}})
+
     def warn(self, where: str, what: str) -> None:
         """Say something on stderr and report it, once per `where`."""
         self._tell(where, what)
 
     def _take(self, step: int, parts: Mapping[str, Any]) -> bool:
-        has_stepped = self._optimizers.take_seen()
+        has_stepped = self.optimizers.take_seen()
         packed = self._packer.pack(parts, self._dividing.of)
         # What waits for a device would hold up the program, however small it is.
         is_small = packed.plan.data_bytes <= SMALL_BYTES and not packed.devices
@@ -190,7 +211,7 @@ class Snapshots:
         has_room = arena.num_buffers >= MIN_UNHURRIED
         is_hurried = is_small or self._is_hurried or not has_stepped or not has_room
         is_due = not has_room or self._is_due(step, arena)
-        if not is_due and (self._is_hurried or not has_stepped or self._optimizers.of(packed).now_bytes > FELT_BYTES):
+        if not is_due and (self._is_hurried or not has_stepped or self.optimizers.of(packed).now_bytes > FELT_BYTES):
             return False  # nothing would invalidate it, or staging it would stall the step
         index = arena.begin(step, self._runtime.generation, self.is_candidate, keep_previous=has_room)
         if index is None:
@@ -242,7 +263,7 @@ class Snapshots:
 
     def _divide(self, step: int, arena: arenas.Arena, index: int, packed: Packed) -> Job:
         """Copy now what may change at any time; the rest becomes the job."""
-        target, theirs = self._targets[index], self._optimizers.of(packed)
+        target, theirs = self._targets[index], self.optimizers.of(packed)
         places, tensors = target.places(packed), packed.tensors
         later, now = theirs.later, theirs.now
         if packed.devices:
@@ -295,7 +316,7 @@ class Snapshots:
                 self._is_hurried = True  # a replay of the graph does not call this hook
                 return
             self._copier.hold_sealing()
-            self._optimizers.saw(optimizer)
+            self.optimizers.saw(optimizer)
             job = self._copier.job
             if job is not None and not job.is_released:
                 waited_s = self._copier.device_waited_s() + self._copier.before_change()

@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from everstep.checkpoint.pending import Pending
-from everstep.checkpoint.recalling import Part
+from everstep.checkpoint.recalling import Part, PartError
 from everstep.checkpoint.stored import Stored
 from everstep.errors import EverstepError, SnapshotError
+from everstep.worker.completeness import restored
+from everstep.worker.completeness.check import Completeness, is_off
 from everstep.worker.digests import ddp_order, random_state
 from everstep.worker.digests.digesting import StateDigests
 from everstep.worker.link.runtime import Runtime, current
@@ -34,6 +36,9 @@ _RANDOM = "everstep.random"  # a keyword cannot contain a dot
 _DDP_ORDER = "everstep.ddp_order"
 _ORDER = "the order of DDP's sums"
 _INEXACT = "training continues, and after a restart the last bits of gradients may differ with 3 or more ranks"
+
+_PARTIAL = "a step in which no optimizer steps leaves gradients to be added to; such steps are not kept"
+_BUILD = "Build it as in the run that took the snapshot, or give State an object that loads what it saves"
 
 _stepping: "weakref.ref[State] | None" = None
 """The State whose loop has begun in this process."""
@@ -71,6 +76,7 @@ class State:
         self._pinned: dict[ddp_order.Key, ddp_order.Layout] | None = None
         self._order: ddp_order.BucketOrder | None = None
         self._digests: StateDigests | None = None
+        self._check: Completeness | None = None
         self._runtime = current()
         self._snapshots = Snapshots(self._runtime) if self._runtime is not None else None
         if self._runtime is not None and self._snapshots is not None:
@@ -171,7 +177,7 @@ class State:
             attempt.end()
             raise
         for name, thing in self._objects.items():
-            _load(name, thing, stored, pending.pop(name))
+            self._load_one(name, thing, stored, pending.pop(name), runtime)
         self._random = stored.load(_RANDOM)
         self._pinned = stored.load(_DDP_ORDER)
         restoring.confirm(runtime, stored)
@@ -181,14 +187,26 @@ class State:
         self._resumed = True
         return stored
 
+    def _load_one(self, name: str, thing: Stateful, stored: Stored, pending: Pending | None, runtime: Runtime) -> None:
+        given = stored.load(name) if pending is None else pending.value
+        try:
+            thing.load_state_dict(given)
+            why = restored.difference(given, thing.state_dict()) if restored.is_comparable(thing) else ""
+        except Exception as error:
+            if came_from_signal(error):
+                raise
+            text = f"its load_state_dict does not take what its state_dict gave ({type(error).__name__}: {error})"
+            raise _unfit(runtime, f"State({name}=...): {type(thing).__qualname__}: {text}. {_BUILD}") from error
+        if why:
+            text = f"after load_state_dict it is not what its state_dict gave: {why}"
+            raise _unfit(runtime, f"State({name}=...): {type(thing).__qualname__}: {text}. {_BUILD}")
+
     def _compare_names(self, stored: Stored, runtime: Runtime) -> None:
         missing = sorted(set(self._objects) - set(stored.names))
         gone = sorted(set(stored.names) - set(self._objects) - {_RANDOM, _DDP_ORDER})
         if missing or gone:
-            raise SnapshotError(
-                f"State has other keywords than when the snapshot of step {runtime.resume_step} was taken: "
-                f"new: {missing}, gone: {gone}. Use the same ones, or start a new run"
-            )
+            text = f"State has other keywords than when the snapshot of step {runtime.resume_step} was taken"
+            raise _unfit(runtime, f"{text}: new: {missing}, gone: {gone}. Use the same ones, or start a new run")
 
     def _begin(self) -> None:
         """Once per call of steps: random state and the order of DDP's sums, then the clock of the loop."""
@@ -199,6 +217,8 @@ class State:
         began = time.perf_counter()
         if self._order is None:
             self._pin_order(snapshots)
+        if self._check is None and not is_off():
+            self._guarded(snapshots, "completeness", lambda: self._begin_check(snapshots))
         self._guarded(snapshots, "dividing", lambda: snapshots.begin(self._objects.values()))
         if self._digests is None and runtime.digest_every > 0 and runtime.world_size > 1:
             self._guarded(snapshots, "digest", lambda: self._begin_digests(runtime))
@@ -207,6 +227,35 @@ class State:
             self._guarded(snapshots, "random state", lambda: random_state.restore(random))
         runtime.board.add_restore_s(time.perf_counter() - began)
         self._guarded(snapshots, "progress", lambda: _begin_account(runtime))
+
+    def _begin_check(self, snapshots: Snapshots) -> None:
+        check = Completeness(self._objects, snapshots.optimizers, is_resumed=self._resumed)
+        if not self._resumed:
+            check.begin()
+        self._check = check
+
+    def _is_complete(self, snapshots: Snapshots) -> bool:
+        """Whether this step may be kept: a resumed run would go on with the same numbers, as far as can be seen."""
+        check, why = self._check, ""
+        if check is None:
+            return True
+        try:
+            if check.has_partial_gradients():
+                snapshots.warn("gradients", f"{_PARTIAL} (step {self._step} is the first such)")
+                return False
+            if check.is_due():
+                why = check.look(lambda: {name: part.make() for name, part in self._kept.items()})
+        except PartError:
+            return True  # taking the snapshot meets it as well, and reports it
+        except Exception as error:
+            if came_from_signal(error):
+                raise
+            self._check = None
+            snapshots.warn("completeness", f"State is not checked: {type(error).__name__}: {error}; training continues")
+        if why:
+            self._check = None
+            snapshots.refuse(self._step, why)
+        return not why
 
     def _begin_digests(self, runtime: Runtime) -> None:
         self._digests = StateDigests(runtime, self._objects.values())
@@ -260,7 +309,7 @@ class State:
         digests = self._digests
         if digests is not None and not self._guarded(snapshots, "digest", lambda: digests.after_step(self._step)):
             self._digests = None
-        if self._follow_order(snapshots):
+        if self._follow_order(snapshots) and self._is_complete(snapshots):
             snapshots.take(self._step, self._parts)
 
     def _hold(self, runtime: Runtime, snapshots: Snapshots) -> None:
@@ -317,13 +366,7 @@ def _filled(thing: object, name: str, attempt: restoring.Attempt) -> Pending | N
         return None
 
 
-def _load(name: str, thing: Stateful, stored: Stored, pending: Pending | None) -> None:
-    try:
-        thing.load_state_dict(stored.load(name) if pending is None else pending.value)
-    except Exception as error:
-        if came_from_signal(error):
-            raise
-        raise SnapshotError(
-            f"State({name}=...): the snapshot does not fit the {type(thing).__name__} that was given "
-            f"({type(error).__name__}: {error}). Build it as in the run that took the snapshot, or start a new run"
-        ) from error
+def _unfit(runtime: Runtime, why: str) -> SnapshotError:
+    """The error to raise, reported: no snapshot of this program would load, so none is tried after a restart."""
+    restoring.tell(runtime, "memory", "", why, is_damaged=False, is_unfit=True)
+    return SnapshotError(why)

@@ -36,6 +36,8 @@ class Optimizers:
         self._seen = False
         self.version = 0
         """Another number whenever another optimizer was seen to."""
+        self.num_steps = 0
+        """Steps of all of them together."""
         self._plan: object = None  # what `_theirs` was found out for
         self._addresses: list[int] = []
         self._theirs = Theirs([], [])
@@ -43,6 +45,7 @@ class Optimizers:
     def saw(self, optimizer: object) -> None:
         """It is about to step."""
         self._seen = True
+        self.num_steps += 1
         key = id(optimizer)
         known = self._known.get(key)
         if known is None or known() is not optimizer:

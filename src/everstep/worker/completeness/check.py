@@ -1,0 +1,286 @@
+"""Whether a State keeps what a step changes, found out by looking at both.
+
+At the first step of a loop and then ever more seldom, and whenever another optimizer steps, the check compares what the
+State packs with what stepping optimizers own, with modules, copies of weights and generators that have changed since
+the look before, and with schedulers and gradient scalers that are in use. It decides nothing: `everstep.State` refuses
+to keep snapshots for what it finds. Whatever it raises is a failure of ours, which its caller reports.
+"""
+
+import os
+import sys
+import types
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+import torch
+
+from everstep.checkpoint.recalling import PartError
+from everstep.worker.completeness import fingerprint, owned, reach
+from everstep.worker.completeness.gap import Gap, Kind, sentence
+from everstep.worker.completeness.kept import Kept, plain_tensors
+
+VARIABLE = "EVERSTEP_STATE_CHECK"
+"""`off` in the environment: the program's author knows that what the State leaves out does not matter."""
+
+MAX_WATCHED = 256
+"""Tensors of modules that stood still so far, whose counts of changes are compared after each step."""
+
+MAX_UNSEEN = 1024
+"""Steps without a step of an optimizer, after which gradients are not taken for those that are being accumulated: what
+replays a CUDA graph steps where no hook sees it."""
+
+
+class Optimizers(Protocol):
+    """What of `worker.snapshots.stepping.Optimizers` is used here."""
+
+    num_steps: int
+
+    def alive(self) -> Iterator[Any]: ...
+
+
+def is_off() -> bool:
+    return os.environ.get(VARIABLE) == "off"
+
+
+class Completeness:
+    """The check of one State. `stepping`: the optimizers that were seen to step, in order."""
+
+    def __init__(self, objects: Mapping[str, Any], stepping: Optimizers, *, is_resumed: bool) -> None:
+        self._objects = objects
+        self._optimizers = stepping
+        self._num_done = 0
+        self._num_stepped, self._stepped_at = stepping.num_steps, 0
+        self._next = 2 if is_resumed else 1  # a restart passes the same program's test a step later
+        self._known: tuple[Any, ...] = ()  # of the optimizers: who they are, and of how many parameters
+        self._before: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._drawn: dict[int, tuple[Any, Any]] = {}
+        self._watched: list[tuple[weakref.ref[torch.Tensor], int]] = []
+        self._told: set[int] = set()  # modules that were named
+
+    def begin(self) -> None:
+        """Before the first step: how everything looks that the State may not keep."""
+        reached = self._walk(sys._getframe())
+        mine = Kept()
+        for thing in self._objects.values():
+            if isinstance(thing, torch.nn.Module):
+                for tensor in (*thing.parameters(), *thing.buffers()):
+                    mine.note_tensor(tensor)
+        mine.close()
+        self._changed_tensors(_candidates(reached, []), mine)
+        self._changed_generators(reached, mine)
+
+    def is_due(self) -> bool:
+        """Whether to look after the step that was just done. Called once after each; costs nothing if not."""
+        self._num_done += 1
+        if self._num_done >= self._next:
+            self._next = 2 * self._num_done
+            return True
+        return self._identity() != self._known or any(
+            tensor is not None and tensor._version != version
+            for tensor, version in ((ref(), version) for ref, version in self._watched)
+        )
+
+    def has_partial_gradients(self) -> bool:
+        """Whether this step has left gradients that a later one will go on adding to: State does not keep those. Called
+        once after each step, before `is_due`."""
+        if self._optimizers.num_steps != self._num_stepped:
+            self._num_stepped, self._stepped_at = self._optimizers.num_steps, self._num_done
+            return False
+        if any(ask() for thing in self._objects.values() if (ask := getattr(thing, "has_partial_gradients", None))):
+            return True
+        if self._num_done - self._stepped_at > MAX_UNSEEN:
+            return False
+        known = [*self._optimizers.alive()] or [
+            o for o in self._objects.values() if isinstance(o, torch.optim.Optimizer)
+        ]
+        gradients = (p.grad for each in known for group in each.param_groups for p in group["params"])
+        return any(grad is not None and bool(grad.any()) for grad in gradients)
+
+    def look(self, make_parts: Callable[[], Mapping[str, Any]]) -> str:
+        """A sentence about what is missing; empty: nothing is, as far as could be seen. `make_parts`: state dicts of
+        all that is kept. Raises PartError for one that cannot be pickled."""
+        self._known = self._identity()
+        reached = self._walk(sys._getframe())
+        kept = Kept()
+        with _asking([thing for _, thing in (*reached.schedulers, *reached.scalers)]) as asked:
+            for name, part in make_parts().items():
+                try:
+                    kept.add(part)
+                except Exception as error:
+                    raise PartError(name, error) from error
+        kept.close()
+        gaps = [
+            *self._gaps_of_optimizers(reached, kept),
+            *self._gaps_of_tensors(reached, kept),
+            *self._gaps_of_schedules(reached, kept, asked),
+            *self._gaps_of_generators(reached, kept),
+        ]
+        if not gaps:
+            return ""
+        in_play = [*self._objects.values(), *self._optimizers.alive(), *(module for _, module in reached.modules)]
+        return sentence(gaps, (type(thing).__module__.partition(".")[0] for thing in in_play))
+
+    def _walk(self, frame: types.FrameType | None) -> reach.Reached:
+        return reach.walk([*reach.roots_of(frame), *self._objects.items()])
+
+    def _identity(self) -> tuple[Any, ...]:
+        return tuple(
+            (id(each), sum(len(group["params"]) for group in each.param_groups)) for each in self._optimizers.alive()
+        )
+
+    def _gaps_of_optimizers(self, reached: reach.Reached, kept: Kept) -> Iterator[Gap]:
+        homes = {id(p): module for _, module in reached.modules for p in module.parameters()}
+        for optimizer in self._optimizers.alive():
+            class_name = type(optimizer).__name__
+            name = reached.optimizers.get(id(optimizer), class_name)
+            lost: dict[object, list[int]] = {}
+            for tensor, num_bytes, is_parameter in owned.lost(optimizer, kept):
+                home = homes.get(id(tensor), Kind.STEPPED) if is_parameter else Kind.OPTIMIZER
+                lost.setdefault(home, []).append(num_bytes)
+            for kind in (Kind.OPTIMIZER, Kind.STEPPED):
+                if sizes := lost.get(kind):
+                    yield Gap(kind=kind, name=name, class_name=class_name, **_sizes(sizes))
+            for path, module in reached.modules:
+                if sizes := lost.get(module):
+                    self._told.add(id(module))
+                    yield Gap(kind=Kind.MODULE, name=path, class_name=type(module).__name__, **_sizes(sizes))
+
+    def _gaps_of_tensors(self, reached: reach.Reached, kept: Kept) -> Iterator[Gap]:
+        """Modules and copies of weights that have changed since the last look."""
+        candidates = _candidates(reached, list(self._optimizers.alive()))
+        changed = self._changed_tensors(candidates, kept)
+        for kind, name, thing, tensors in candidates:
+            sizes = [num for tensor in tensors if id(tensor) in changed and (num := kept.missing_bytes(tensor))]
+            if sizes and id(thing) not in self._told:
+                yield Gap(kind=kind, name=name, class_name=type(thing).__name__, **_sizes(sizes))
+
+    def _gaps_of_schedules(self, reached: reach.Reached, kept: Kept, asked: set[int]) -> Iterator[Gap]:
+        stepping = {id(each) for each in self._optimizers.alive()}
+        for name, scaler in reached.scalers:
+            is_used = getattr(scaler, "_enabled", False) and getattr(scaler, "_scale", None) is not None
+            if is_used and id(scaler) not in asked and not kept.has_object(scaler):
+                yield Gap(kind=Kind.SCALER, name=name, class_name=type(scaler).__name__)
+        for name, scheduler in reached.schedulers:
+            own = vars(scheduler)
+            is_kept = id(scheduler) in asked or kept.has_object(scheduler)
+            is_kept = is_kept or any(id(value) in asked for value in own.values())  # it wraps one that is
+            if not is_kept and any(id(each) in stepping for each in _unwrapped(own.get("optimizer"))):
+                yield Gap(kind=Kind.SCHEDULER, name=name, class_name=type(scheduler).__name__)
+
+    def _gaps_of_generators(self, reached: reach.Reached, kept: Kept) -> Iterator[Gap]:
+        for name, generator in self._changed_generators(reached, kept):
+            yield Gap(kind=Kind.GENERATOR, name=name, class_name=type(generator).__name__)
+
+    def _changed_tensors(self, candidates: Iterable["_Candidate"], kept: Kept) -> set[int]:
+        """Ids of those that changed since the last look, of what is not kept; remember how they look now."""
+        tensors = {
+            id(tensor): tensor
+            for _, _, _, group in candidates
+            for tensor in group
+            if any(kept.missing_bytes(plain) for plain in plain_tensors(tensor))
+        }
+        prints = dict(zip(tensors, fingerprint.of_tensors(list(tensors.values())), strict=True))
+        changed = {
+            key
+            for key, tensor in tensors.items()
+            if key in self._before and self._before[key][0]() is tensor and self._before[key][1] != prints[key]
+        }
+        self._before = {key: (weakref.ref(tensor), prints[key]) for key, tensor in tensors.items()}
+        self._watched = [
+            (weakref.ref(tensor), tensor._version)
+            for tensor in list(tensors.values())[:MAX_WATCHED]
+            if not tensor.is_inference()
+        ]
+        return changed
+
+    def _changed_generators(self, reached: reach.Reached, kept: Kept) -> list[tuple[str, Any]]:
+        before, self._drawn = self._drawn, {}
+        changed = []
+        for name, generator in reached.generators:
+            state = fingerprint.of_generator(generator)
+            if kept.has_object(generator) or kept.has_value(state):
+                continue
+            self._drawn[id(generator)] = generator, state
+            last = before.get(id(generator))
+            if last is not None and last[0] is generator and not fingerprint.are_equal(last[1], state):
+                changed.append((name, generator))
+        return changed
+
+
+_Candidate = tuple[Kind, str, object, list[torch.Tensor]]
+
+
+def _candidates(reached: reach.Reached, stepping: list[Any]) -> list[_Candidate]:
+    """Modules with what their checkpoints have, and containers of tensors that look like an optimizer's parameters."""
+    found: list[_Candidate] = [
+        (Kind.MODULE, name, module, list(_tensors_of(module))) for name, module in reached.modules
+    ]
+    taken = {id(tensor) for _, _, _, tensors in found for tensor in tensors}
+    shapes = [Counter(p.shape for group in each.param_groups for p in group["params"]) for each in stepping]
+    for optimizer in stepping:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        taken |= {id(tensor) for p in parameters for tensor in (p, p.grad, getattr(p, "main_grad", None))}
+        taken |= {id(tensor) for value in optimizer.state.values() for tensor in owned.tensors_in(value)}
+    for name, tensors in reached.groups.values():
+        others = [tensor for tensor in tensors if id(tensor) not in taken and tensor.is_floating_point()]
+        alike = Counter(tensor.shape for tensor in others)
+        if not stepping or any(sum((alike & each).values()) * 2 >= each.total() > 0 for each in shapes):
+            found.append((Kind.COPY, name, tensors, others))
+    return found
+
+
+def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    yield from module.parameters()
+    for inner in module.modules():
+        for name, buffer in inner._buffers.items():
+            if buffer is not None and name not in inner._non_persistent_buffers_set:
+                yield buffer
+
+
+def _sizes(sizes: list[int]) -> dict[str, int]:
+    return {"num_tensors": len(sizes), "num_bytes": sum(sizes)}
+
+
+def _unwrapped(optimizer: Any) -> Iterator[Any]:  # noqa: ANN401
+    """An optimizer and those that it wraps."""
+    waiting = [optimizer]
+    for _ in range(8):
+        if not waiting:
+            return
+        each = waiting.pop()
+        if each is None:
+            continue
+        yield each
+        own = getattr(each, "__dict__", {})
+        waiting.append(own.get("optimizer"))
+        waiting += own.get("chained_optimizers") or ()
+
+
+@contextmanager
+def _asking(things: Iterable[Any]) -> Iterator[set[int]]:
+    """Ids of those whose state is asked for meanwhile."""
+    asked: set[int] = set()
+    with ExitStack() as stack:
+        for base, name in {_defining(type(thing), name) for thing in things for name in ("state_dict", "get_scale")}:
+            if base is not None:
+                original = vars(base)[name]
+                setattr(base, name, _recording(original, asked))
+                stack.callback(setattr, base, name, original)
+        yield asked
+
+
+def _defining(kind: type, name: str) -> tuple[type | None, str]:
+    base = next((each for each in kind.__mro__ if name in vars(each)), None)
+    is_plain = base is not None and isinstance(vars(base)[name], types.FunctionType)
+    return (base if is_plain else None), name
+
+
+def _recording(original: Callable[..., Any], asked: set[int]) -> Callable[..., Any]:
+    def recording(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        asked.add(id(self))
+        return original(self, *args, **kwargs)
+
+    return recording
