@@ -20,9 +20,9 @@ def is_comparable(thing: object) -> bool:
     return isinstance(thing, (torch.nn.Module, torch.optim.Optimizer)) or bool(getattr(thing, "is_comparable", False))
 
 
-def difference(given: object, now: object) -> str:
-    """How the second state dict differs from the first; empty: in nothing that has tensors."""
-    wanted, found = _tensors_of(given), _tensors_of(now)
+def difference(wanted: list[torch.Tensor], now: object) -> str:
+    """How a state dict differs from one that had these tensors; empty: in none of them."""
+    found = tensors_of(now)
     if len(wanted) != len(found):
         return f"it has {len(found)} tensors, the snapshot {len(wanted)}"
     differing = [
@@ -62,7 +62,8 @@ class _Order(pickle.Pickler):
         return "tensor"
 
 
-def _tensors_of(state: object) -> list[torch.Tensor]:
+def tensors_of(state: object) -> list[torch.Tensor]:
+    """In order. Ask before the state is loaded: a program may take the dict apart while it loads."""
     order = _Order()
     with torch.no_grad():
         order.dump(state)

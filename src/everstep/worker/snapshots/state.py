@@ -190,8 +190,9 @@ class State:
     def _load_one(self, name: str, thing: Stateful, stored: Stored, pending: Pending | None, runtime: Runtime) -> None:
         given = stored.load(name) if pending is None else pending.value
         try:
+            wanted = restored.tensors_of(given) if restored.is_comparable(thing) else None
             thing.load_state_dict(given)
-            why = restored.difference(given, thing.state_dict()) if restored.is_comparable(thing) else ""
+            why = "" if wanted is None else restored.difference(wanted, thing.state_dict())
         except Exception as error:
             if came_from_signal(error):
                 raise
