@@ -14,12 +14,16 @@ from everstep.worker.snapshots.adapting.kinds import names_of, owner_of
 
 _ENGINE = "deepspeed.runtime.engine.DeepSpeedEngine"
 _OPTIMIZER = "deepspeed.runtime.base_optimizer.DeepSpeedOptimizer"
-_MASTERS = {
-    "deepspeed.runtime.zero.stage_1_and_2.DeepSpeedZeroOptimizer": "single_partition_of_fp32_groups",
-    "deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3": "fp32_partitioned_groups_flat",
-    "deepspeed.runtime.bf16_optimizer.BF16_Optimizer": "fp32_groups_flat_partition",
+_ZERO_3 = "deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3"
+_KNOWN = {
+    _ZERO_3,
+    "deepspeed.runtime.zero.stage_1_and_2.DeepSpeedZeroOptimizer",
+    "deepspeed.runtime.bf16_optimizer.BF16_Optimizer",
+    "deepspeed.runtime.fp16.fused_optimizer.FP16_Optimizer",
+    "deepspeed.runtime.fp16.unfused_optimizer.FP16_UnfusedOptimizer",
 }
-"""Where each wrapper keeps the fp32 tensors that its optimizer steps."""
+_SCALERS = ("loss_scaler", "loss_scale_config")
+"""Where one of them keeps its loss scale, and what decides when that changes."""
 
 _COUNTS = ("global_steps", "global_samples", "skipped_steps", "micro_steps")
 _OTHERS = ("random_ltd_enabled", "curriculum_enabled_legacy", "curriculum_learning_enabled", "amp_enabled")
@@ -48,21 +52,29 @@ class Partitions:
 
     def __init__(self, optimizer: Any) -> None:  # noqa: ANN401
         name = names_of(optimizer)[0]
-        if name not in _MASTERS:
+        if name not in _KNOWN:
             raise _refused(name)
         if getattr(optimizer, "swap_optimizer", False):
             raise _refused(f"{name} with NVMe offload")
         self._optimizer = optimizer
-        self._inner = Inner(optimizer.optimizer, lambda: getattr(optimizer, _MASTERS[name]))
+        if self._scaler() is None and "fp16" in name:
+            raise _refused(f"{name} of a version that keeps its loss scale elsewhere")
+        # ZeRO 3 gives its optimizer the parameters for the time of a step only
+        masters = (lambda: list(optimizer.fp32_partitioned_groups_flat)) if name == _ZERO_3 else None
+        self._inner = Inner(optimizer.optimizer, masters)
 
     def state_dict(self) -> dict[str, Any]:
-        scaler = getattr(self._optimizer, "loss_scaler", None)
-        return {"inner": self._inner.state_dict(), "scaler": dict(vars(scaler)) if scaler is not None else {}}
+        scaler = self._scaler()
+        return {"inner": self._inner.state_dict(), "scaler": {} if scaler is None else dict(vars(scaler))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._inner.load_state_dict(state["inner"])
         if state["scaler"]:
-            vars(self._optimizer.loss_scaler).update(state["scaler"])
+            vars(self._scaler()).update(state["scaler"])
+
+    def _scaler(self) -> Any | None:  # noqa: ANN401 - asked for each time: loading a checkpoint puts another in place
+        found = (getattr(self._optimizer, name, None) for name in _SCALERS)
+        return next((each for each in found if each is not None), None)
 
 
 class Shards:
