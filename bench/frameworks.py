@@ -45,6 +45,15 @@ ROWS = [
     Row("ds-zero1", "DeepSpeed ZeRO-1, bf16", "deepspeed_train.py --zero 1"),
     Row("ds-zero2", "DeepSpeed ZeRO-2, bf16, offload", "deepspeed_train.py --zero 2 --offload"),
     Row("ds-zero3", "DeepSpeed ZeRO-3, bf16", "deepspeed_train.py --zero 3"),
+    Row("ds-fp16", "DeepSpeed ZeRO-2, fp16 with loss scale", "deepspeed_train.py --zero 2 --dtype fp16"),
+    Row("mcore-dp2", "Megatron-core, bf16, distributed optimizer, DP 2", "megatron_train.py"),
+    Row("mcore-tp2", "Megatron-core, bf16, distributed optimizer, TP 2", "megatron_train.py --tp 2"),
+    Row("mcore-pp2", "Megatron-core, fp32, PP 2 x DP 2", "megatron_train.py --pp 2 --dtype fp32", 4),
+    Row("titan", "torchtitan, llama3 debug model, FSDP2", "torchtitan_train.py"),
+    Row("pp-fsdp2", "pipelining 1F1B x FSDP2, DCP", "pipeline_train.py", 4),
+    Row("pp-tp", "pipelining 1F1B x DTensor TP, DCP", "pipeline_train.py --inner tp", 4),
+    Row("hf-zero2", "Hugging Face Trainer, DeepSpeed ZeRO-2", "hf_train.py --zero 2"),
+    Row("hf-zero3", "Hugging Face Trainer, DeepSpeed ZeRO-3", "hf_train.py --zero 3"),
 ]
 
 

@@ -76,9 +76,11 @@ config = LlamaConfig(
     pad_token_id=None,
 )
 torch.manual_seed(5)
-trainer = Trainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Samples(), callbacks=[Losses()])
+losses = Losses()
+trainer = Trainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Samples(), callbacks=[losses])
 if args.keep == "state":
     trainer = attach(trainer)
 has_checkpoint = args.keep == "own" and any((OUT / "trainer").glob("checkpoint-*/trainer_state.json"))
 trainer.train(resume_from_checkpoint=has_checkpoint or None)
+losses.steps.after(999, sum(p.double().sum().item() for p in trainer.model_wrapped.parameters()))
 torch.distributed.barrier()
