@@ -148,6 +148,27 @@ search: install  ## property tests with new random examples
 bench: install  ## recovery time beside torchrun and ft_launcher
 	$(BIN)/python bench/recovery.py
 
+# An environment of its own: gigabytes, and versions that the tests do not want. DeepSpeed compiles an operator where it is
+# used first; torchtitan imports triton, which torch for CPUs does not ask for.
+FRAMEWORKS := build/frameworks
+FRAMEWORKS_STAMP := $(FRAMEWORKS)/.installed
+SHM_OPERATOR := from deepspeed.accelerator import get_accelerator as a; a().create_op_builder("ShareMemCommBuilder").load()
+
+$(FRAMEWORKS_STAMP): bench/framework_programs/requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	DS_BUILD_OPS=0 $(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
+	  --requirement bench/framework_programs/requirements.txt
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps triton==3.9.0
+	$(FRAMEWORKS)/bin/python -c '$(SHM_OPERATOR)'
+	touch $@
+
+.PHONY: frameworks frameworks-install
+frameworks-install: $(FRAMEWORKS_STAMP)
+
+frameworks: $(FRAMEWORKS_STAMP)  ## DeepSpeed, Megatron-core, torchtitan and others: killed, hung, compared (ONLY="ds-zero1")
+	$(FRAMEWORKS)/bin/python bench/frameworks.py $(if $(ONLY),--only $(ONLY),--write)
+
 # Without the project's environment: the machine has no network, and its own Python has the torch that sees the GPU.
 GPU_PYTHON := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 

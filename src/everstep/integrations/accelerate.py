@@ -22,11 +22,11 @@ from everstep.worker.snapshots.state import State, Stateful
 def state_of(accelerator: Any, **objects: Stateful) -> State:  # noqa: ANN401 - an accelerate.Accelerator
     """Models, optimizers, schedulers, the scaler and what `register_for_checkpointing` was given; and `objects`.
 
-    Raises TypeError for DeepSpeed and Megatron, which keep their state where no `state_dict` shows it.
+    Raises TypeError for Megatron-LM, and for a part of DeepSpeed that cannot be kept.
     """
     kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
-    if kind in ("DEEPSPEED", "MEGATRON_LM"):
-        raise TypeError(f"state_of(): {kind} keeps its state out of reach; use DDP or FSDP2")
+    if kind == "MEGATRON_LM":
+        raise TypeError("state_of(): Megatron-LM through Accelerate was never restored; use DeepSpeed, DDP or FSDP2")
     parts: dict[str, Any] = {}
     for name, things in {
         "model": accelerator._models,

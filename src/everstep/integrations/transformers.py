@@ -58,10 +58,9 @@ _SUMMARY = {"train_runtime", "train_loss", "total_flos"}
 def attach(trainer: _T, **objects: Stateful) -> _T:
     """The same trainer. `objects`: what else a step depends on, by keyword, as in `everstep.State`.
 
-    Raises TypeError for DeepSpeed, which keeps optimizer and model where no `state_dict` shows them.
+    Raises TypeError for a version of transformers that is too old. A part of DeepSpeed that cannot be kept raises it
+    when training begins.
     """
-    if getattr(trainer, "is_deepspeed_enabled", False):
-        raise TypeError("attach(): a Trainer with DeepSpeed keeps its state out of reach; use DDP or FSDP2")
     if not hasattr(trainer_module.Trainer, "_finalize_training"):
         raise TypeError(f"attach(): transformers {__version__} keeps its sums out of reach; use 5.3 or newer")
     if current() is not None:
@@ -201,7 +200,7 @@ class _Attachment(TrainerCallback):  # type: ignore[misc]
         begins_after = _begins_after(runtime)
         if begins_after is None:
             return self._train(resume_from_checkpoint, *args, **kwargs)
-        with self._speed_of_the_whole():
+        with self._speed_of_the_whole(), self._engine_as_it_is():
             return self._train_on(begins_after, *args, **kwargs)
 
     def _train_on(self, begins_after: int, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
@@ -232,10 +231,22 @@ class _Attachment(TrainerCallback):  # type: ignore[misc]
         finally:
             trainer_module.speed_metrics = measure
 
-    def _unless_ours(self, load: Callable[..., Any]) -> Callable[..., Any]:
-        def loading(checkpoint: object, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the Trainer has it
-            is_ours = self._folder is not None and checkpoint == self._folder
-            return None if is_ours else load(checkpoint, *args, **kwargs)
+    @contextmanager
+    def _engine_as_it_is(self) -> Iterator[None]:
+        """DeepSpeed's engine is not asked to load the folder, which has a number in it only."""
+        load = trainer_module.deepspeed_load_checkpoint
+        trainer_module.deepspeed_load_checkpoint = self._unless_ours(load, at=1)
+        try:
+            yield
+        finally:
+            trainer_module.deepspeed_load_checkpoint = load
+
+    def _unless_ours(self, load: Callable[..., Any], at: int = 0) -> Callable[..., Any]:
+        """`load`, but for our folder. `at`: which argument is the folder."""
+
+        def loading(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the Trainer has it
+            is_ours = self._folder is not None and args[at : at + 1] == (self._folder,)
+            return None if is_ours else load(*args, **kwargs)
 
         return loading
 

@@ -1,4 +1,5 @@
-"""Random state of a process: Python, NumPy (if the program uses it), torch on the CPU and on every CUDA device.
+"""Random state of a process: Python, NumPy (if the program uses it), torch on the CPU and on every CUDA device, and the
+named generators of frameworks (`trackers`).
 
 Called by `everstep.State`: captured after each step, restored before the first step after a restart, so that the
 numbers drawn are those of a run that was never interrupted. Generators of the user's own are not known here; they
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 
-from everstep.worker.digests import drawn
+from everstep.worker.digests import drawn, trackers
 
 _told: dict[str, tuple[drawn.Look | None, Any]] = {}
 """How each generator's memory looked last, and what it says where that stays so; None: not asked for yet."""
@@ -25,6 +26,9 @@ def capture() -> dict[str, Any]:
     state = capture_host()
     if torch.cuda.is_initialized():
         state["cuda"] = [_bytes_of(each) for each in torch.cuda.get_rng_state_all()]
+    named = trackers.capture()
+    if named:
+        state["trackers"] = {which: {n: _bytes_of(each) for n, each in by.items()} for which, by in named.items()}
     return state
 
 
@@ -83,6 +87,8 @@ def restore(state: dict[str, Any]) -> None:
         np.random.set_state(told)
     if "cuda" in state:
         torch.cuda.set_rng_state_all([_tensor_of(each) for each in state["cuda"]])
+    named = state.get("trackers", {})
+    trackers.restore({which: {n: _tensor_of(each) for n, each in by.items()} for which, by in named.items()})
 
 
 def _bytes_of(state: torch.Tensor) -> bytes:

@@ -1,21 +1,16 @@
-"""Objects whose own `state_dict` is useless after every step, and what is kept of them in its place.
+"""torch's own sharded optimizers and modules whose `state_dict` gathers what other ranks hold."""
 
-Called by `everstep.State` for each object it is given.
-"""
-
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-_ZERO = "torch.distributed.optim.zero_redundancy_optimizer"
+from everstep.worker.snapshots.adapting.kinds import names_of
+
+_ZERO = "torch.distributed.optim.zero_redundancy_optimizer.ZeroRedundancyOptimizer"
 
 
-def adapted(thing: Any) -> Any:  # noqa: ANN401 - whatever the program keeps
-    """The object itself, or what stands for it in a State."""
-    module = sys.modules.get(_ZERO)
-    if module is not None and isinstance(thing, module.ZeroRedundancyOptimizer):
-        return ZeroShard(thing)
-    return thing
+def adapt(thing: object) -> Any | None:  # noqa: ANN401
+    """Stand-in for it; None: it is none of these."""
+    return ZeroShard(thing) if _ZERO in names_of(thing) else None
 
 
 class ZeroShard:

@@ -1,0 +1,205 @@
+"""Megatron-core on CPU and gloo: TP x PP x DP, its own DDP, distributed optimizer, dropout from its named generators.
+
+Follows NVIDIA's examples/run_simple_mcore_train_loop.py.
+"""
+
+import argparse
+import shutil
+
+import cuda_free
+import torch
+import torch.distributed as dist
+from told import OUT, RANK, Steps, Text
+
+cuda_free.put_in_place()
+from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.distributed.finalize_model_grads import finalize_model_grads
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch.utils.data import DataLoader, DistributedSampler
+
+import everstep
+from everstep.integrations.data import ResumableLoader
+
+SEQUENCE = 16
+parser = argparse.ArgumentParser()
+parser.add_argument("--tp", type=int, default=1)
+parser.add_argument("--pp", type=int, default=1)
+parser.add_argument("--dtype", default="bf16")
+parser.add_argument("--plain-optimizer", action="store_true")
+parser.add_argument("--overlap", action="store_true")
+parser.add_argument("--keep", default="state")
+parser.add_argument("--steps", type=int, default=30)
+args = parser.parse_args()
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+parallel_state.initialize_model_parallel(args.tp, args.pp)
+torch.manual_seed(123)
+model_parallel_cuda_manual_seed(123)
+dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[args.dtype]
+precision = {"bf16": args.dtype == "bf16", "fp16": args.dtype == "fp16", "params_dtype": dtype}
+config = TransformerConfig(
+    num_layers=2,
+    hidden_size=32,
+    num_attention_heads=4,
+    use_cpu_initialization=True,
+    pipeline_model_parallel_size=args.pp,
+    tensor_model_parallel_size=args.tp,
+    hidden_dropout=0.1,
+    attention_dropout=0.1,
+    pipeline_dtype=dtype,
+    bias_dropout_fusion=False,
+    gradient_accumulation_fusion=False,
+    masked_softmax_fusion=False,
+    **precision,
+)
+bare = GPTModel(
+    config=config,
+    transformer_layer_spec=get_gpt_layer_local_spec(),
+    vocab_size=64,
+    max_sequence_length=SEQUENCE,
+    pre_process=parallel_state.is_pipeline_first_stage(),
+    post_process=parallel_state.is_pipeline_last_stage(),
+).to(dtype)
+ddp = DistributedDataParallelConfig(
+    grad_reduce_in_fp32=True,
+    overlap_grad_reduce=args.overlap,
+    overlap_param_gather=args.overlap,
+    use_distributed_optimizer=not args.plain_optimizer,
+)
+model = DistributedDataParallel(config=config, ddp_config=ddp, module=bare)
+choices = OptimizerConfig(
+    optimizer="adam",
+    lr=1e-3,
+    min_lr=1e-5,
+    weight_decay=0.01,
+    clip_grad=1.0,
+    use_distributed_optimizer=not args.plain_optimizer,
+    overlap_param_gather=args.overlap,
+    initial_loss_scale=2.0**24,
+    loss_scale_window=4,
+    hysteresis=1,
+    **precision,
+)
+optimizer = get_megatron_optimizer(choices, [model])
+scheduler = OptimizerParamScheduler(
+    optimizer,
+    init_lr=0.0,
+    max_lr=1e-3,
+    min_lr=1e-5,
+    lr_warmup_steps=80,
+    lr_decay_steps=3200,
+    lr_decay_style="cosine",
+    start_wd=0.01,
+    end_wd=0.01,
+    wd_incr_steps=3200,
+    wd_incr_style="constant",
+)
+sampler = DistributedSampler(
+    Text(SEQUENCE + 1),
+    num_replicas=parallel_state.get_data_parallel_world_size(),
+    rank=parallel_state.get_data_parallel_rank(),
+    seed=5,
+)
+loader = DataLoader(Text(SEQUENCE + 1), batch_size=8, sampler=sampler)
+forward_backward = get_forward_backward_func()
+bare.config.finalize_model_grads_func = finalize_model_grads
+bare.config.grad_scale_func = optimizer.scale_loss
+steps = Steps()
+
+
+def forward_step(batches, stage):
+    x, y = next(batches)
+    mask = torch.tril(torch.ones(SEQUENCE, SEQUENCE)).view(1, 1, SEQUENCE, SEQUENCE) < 0.5
+    out = stage(x, torch.arange(SEQUENCE).expand(x.shape), mask, labels=y)
+
+    def loss_of(out):
+        loss = out.float().mean()
+        return loss, {"lm loss": loss.detach()}
+
+    return out, loss_of
+
+
+def train_one(step, batch):
+    steps.before(step)
+    model.zero_grad_buffer()
+    optimizer.zero_grad()
+    losses = forward_backward(
+        forward_step_func=forward_step,
+        data_iterator=iter(zip(batch[0].chunk(2), batch[1].chunk(2), strict=True)),
+        model=[model],
+        num_microbatches=2,
+        seq_length=SEQUENCE,
+        micro_batch_size=4,
+        decoder_seq_length=SEQUENCE,
+        forward_only=False,
+    )
+    _, norm, _ = optimizer.step()
+    scheduler.step(increment=8)
+    losses = [float(each["lm loss"]) for each in losses]
+    steps.after(step, sum(losses) if losses else norm or -1.0)
+
+
+def sharded(is_loading=False):
+    state = bare.sharded_state_dict()
+    return {
+        "model": state,
+        "optimizer": optimizer.sharded_state_dict(state, is_loading=is_loading),
+        "scheduler": scheduler.state_dict(),
+        "step": -1,
+    }
+
+
+def save(step):
+    folder, last = OUT / "checkpoints" / str(step), OUT / "checkpoints" / "latest"
+    if RANK == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    dist.barrier()
+    dist_checkpointing.save({**sharded(), "step": step}, str(folder))
+    if RANK == 0:
+        last.with_suffix(".new").write_text(str(folder))
+        last.with_suffix(".new").replace(last)
+
+
+def load():
+    last = OUT / "checkpoints" / "latest"
+    if not last.exists():
+        return 0
+    found = dist_checkpointing.load(sharded(is_loading=True), last.read_text())
+    bare.load_state_dict(found["model"], strict=False)
+    optimizer.load_state_dict(found["optimizer"])
+    scheduler.load_state_dict(found["scheduler"])
+    return found["step"] + 1
+
+
+if args.keep in ("none", "own"):
+    first = load() if args.keep == "own" else 0
+    for step, batch in zip(range(args.steps), loader, strict=False):
+        if step < first:
+            continue
+        train_one(step, batch)
+        if args.keep == "own" and step % 5 == 4:
+            save(step)
+else:
+    data = ResumableLoader(loader)
+    if args.keep == "state_of":
+        import everstep.integrations.megatron
+
+        state = everstep.integrations.megatron.state_of([model], optimizer, scheduler, data=data)
+    else:
+        inner = optimizer.chained_optimizers[0].optimizer
+        kept = inner if args.keep == "module" else optimizer
+        state = everstep.State(model=model, optimizer=kept, scheduler=scheduler, data=data)
+    for step, batch in zip(state.steps(args.steps), data.forever(), strict=False):
+        train_one(step, batch)
+steps.after(999, sum(parameter.double().sum().item() for parameter in bare.parameters()))
+dist.barrier()
+dist.destroy_process_group()
