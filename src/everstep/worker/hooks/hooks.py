@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from everstep.worker.digests.counts import StepCounts
-from everstep.worker.hooks import collective_calls, own_stores, phase_hooks
+from everstep.worker.hooks import accelerator, collective_calls, own_stores, phase_hooks
 from everstep.worker.link.runtime import Runtime
 from everstep.worker.parking import begin
 from everstep.worker.parking.finder import OnImport
@@ -41,6 +41,7 @@ def install(runtime: Runtime) -> None:
             phase_hooks.SAVE: functools.partial(phase_hooks.hook_save, runtime),
             phase_hooks.CHECKPOINT: functools.partial(phase_hooks.hook_checkpoint, runtime),
             phase_hooks.LOADER: functools.partial(phase_hooks.hook_loader, runtime),
+            accelerator.MODULE: functools.partial(accelerator.hook_accelerator, runtime),
             own_stores.STORES: functools.partial(own_stores.hook_stores, given),
             own_stores.SPAWNING: functools.partial(own_stores.hook_spawning, given),
         }
