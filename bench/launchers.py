@@ -11,13 +11,14 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from measuring.launched import adopt_orphans, end_on_sigterm, launched
 
 FACTS = Path(__file__).parent / "programs/launcher_facts.py"
 LIMIT_S = 300.0
@@ -98,6 +99,8 @@ class FailedError(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
+    adopt_orphans()
+    end_on_sigterm()
     rows, has_others = [], False
     for line in LINES:
         if line.name not in args.only or find_spec(line.library) is None:
@@ -132,13 +135,14 @@ def _facts(line: Line, command: Sequence[str], folder: Path) -> Facts:
     folder.mkdir()
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
     own = {"FACTS": str(folder), "EVERSTEP_HOME": str(folder / "home"), "HF_HOME": str(folder.parent), "PATH": path}
-    done = subprocess.run(
-        command, cwd=folder.parent, env=os.environ | dict(line.environ) | own, timeout=LIMIT_S, check=False,
-        capture_output=True, text=True,
-    )  # fmt: skip
+    env = os.environ | dict(line.environ) | own
+    output = folder.parent / f"{folder.name}.log"
+    with launched(command, env=env, output=output, cwd=folder.parent) as running:
+        code = running.wait(LIMIT_S)
     ranks = {path.name: path for path in folder.iterdir() if path.is_file()}
-    if done.returncode or len(ranks) != line.ranks:
-        raise FailedError(f"{line.name}: {shlex.join(command)} ended with {done.returncode}\n{done.stderr[-3000:]}")
+    if code != 0 or len(ranks) != line.ranks:
+        how = f"not over after {LIMIT_S:.0f} s" if code is None else f"ended with {code}"
+        raise FailedError(f"{line.name}: {shlex.join(command)}: {how}\n{running.last_output()}")
     return {rank: json.loads(path.read_text()) for rank, path in ranks.items()}
 
 
