@@ -153,6 +153,7 @@ class _Agent:
                 watches=self._policy.needs_watch_thread,
                 interface=INTERFACE if options.namespace_fd is not None else options.interface,
                 profiler=profiler_for(os.environ),
+                unset=_unset_of(options.run_dir),
             ),
         )
 
@@ -402,6 +403,14 @@ def _policy_of(run_dir: Path) -> Policy:
         return msgspec.convert(json.loads((run_dir / "spec.json").read_bytes())["policy"], Policy)
     except (OSError, ValueError, KeyError, TypeError, ConfigError):  # msgspec's errors are ValueErrors
         return Policy()
+
+
+def _unset_of(run_dir: Path) -> tuple[str, ...]:
+    """Variables of torchrun's that ranks do not get, from spec.json."""
+    try:
+        return tuple(json.loads((run_dir / "spec.json").read_bytes())["spec"].get("unset", ()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
 
 
 def _ignore() -> None:

@@ -2,7 +2,6 @@
 first process starts. Called by `cli.run`.
 """
 
-import argparse
 import asyncio
 import contextlib
 import logging
@@ -31,6 +30,7 @@ from everstep.launcher import error_file
 from everstep.launcher.arguments import checkpoints, checks, machine
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.arguments.settings import Settings, resolve
+from everstep.launcher.foreign.translating import Translated
 from everstep.launcher.hosts import token as tokens
 from everstep.launcher.hosts.place import claim
 from everstep.launcher.narration import Narration
@@ -56,12 +56,14 @@ _COPY_LIMIT_S = 2.0
 """How long the end of a run waits for the copy of its code, which will not be rolled back to."""
 
 
-def launch(given: argparse.Namespace) -> int:
+def launch(asked: Translated) -> int:
     """everstep's code of how it ended. Raises EverstepError for what is wrong with what was asked for."""
-    settings = resolve(given, os.environ)
+    settings = resolve(asked.given, os.environ)
+    settings = msgspec.structs.replace(settings, unset=asked.unset, notes=(*asked.notes, *settings.notes))
     signals = signal_numbers(settings.signals)
     check_streams(settings.redirects, settings.tee, settings.nproc_per_node)
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(settings.signals)  # for the ranks, as torchrun does
+    if "TORCHELASTIC_SIGNALS_TO_HANDLE" not in settings.unset:
+        os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(settings.signals)  # for the ranks, as torchrun does
     machine.check_limits()
     checks.check_program(settings)
     heap.keep_little()
@@ -273,6 +275,7 @@ def _spec(settings: Settings) -> RunSpec:
         rdzv_id=settings.rdzv_id,
         on_hosts=settings.hosts is not None,
         virtual_local_rank=settings.virtual_local_rank,
+        unset=settings.unset,
     )
 
 

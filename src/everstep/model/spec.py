@@ -76,6 +76,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     rdzv_id: str = ""  # TORCHELASTIC_RUN_ID of the ranks; empty: the run's id
     virtual_local_rank: bool = False  # every rank is LOCAL_RANK 0 and sees one GPU
     on_hosts: bool = False  # nodes are on several hosts, which share no run directory
+    unset: tuple[str, ...] = ()  # torchrun's variables that ranks do not get: those of another launcher lack them
     init_from: str = ""  # a checkpoint, of torch.distributed.checkpoint or ours, that the first step starts from
 
     def __post_init__(self) -> None:

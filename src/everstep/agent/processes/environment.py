@@ -28,14 +28,16 @@ def base_environment(
     watches: bool = False,
     interface: str = "",
     profiler: str = "",
+    unset: Sequence[str] = (),
 ) -> dict[str, str]:
     """Variables that all ranks of this node share.
 
     torchrun's rule for threads: one each, unless the user set it, if there are several ranks on the node. `interface`:
     the one that other nodes are reached through, where the host's name does not resolve to it; collectives use it
-    unless the user named another. `profiler`: a plug-in for NCCL; empty: none."""
+    unless the user named another. `profiler`: a plug-in for NCCL; empty: none. `unset`: torchrun's variables that
+    ranks do not get."""
     base = {name: value for name, value in environ.items() if name not in _PRIVATE}
-    if nproc > 1:
+    if nproc > 1 and "OMP_NUM_THREADS" not in unset:
         base.setdefault("OMP_NUM_THREADS", "1")
     if _SIGNALS in base:  # after it, as with torchrun
         base[_SIGNALS] = base.pop(_SIGNALS)
@@ -84,7 +86,7 @@ def rank_environment(
         "EVERSTEP_SLOT": action.slot,
         "EVERSTEP_RESUME_STEP": "" if action.resume_step is None else action.resume_step,
     }
-    return {**base, **{name: str(value) for name, value in ours.items()}}
+    return {**base, **{name: str(value) for name, value in ours.items() if name not in spec.unset}}
 
 
 def filled_in(args: Sequence[str], local_rank: int) -> list[str]:

@@ -19,6 +19,7 @@ def run(argv: Sequence[str]) -> int:
     import_aiohttp()
     from everstep.launcher import error_file
     from everstep.launcher.arguments import exit_codes, options
+    from everstep.launcher.foreign.translating import translate
     from everstep.launcher.hosts.spreading import become, srun_command
     from everstep.launcher.run import launch
 
@@ -30,7 +31,7 @@ def run(argv: Sequence[str]) -> int:
         style = exit_codes.style_of(given.exit_codes, os.environ)
         if given.engine is not None and (command := srun_command(given.engine, argv, os.environ)):
             become(command)
-        code = launch(given)
+        code = launch(translate(argv, os.environ))
     except EverstepError as error:
         print(f"everstep: {error}", file=sys.stderr)
         error_file.write_error(type(error).__name__, str(error), os.environ)

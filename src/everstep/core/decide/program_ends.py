@@ -9,6 +9,8 @@ a third time, and its side effects come each time. Once it has made steps, more 
 in the user's code counts.
 """
 
+import re
+
 from everstep.analyzer.rank_exit import signal_name
 from everstep.core.run import failures
 from everstep.core.state.schema import Failure
@@ -51,6 +53,17 @@ def ended_at(turn: Turn, verdict: Verdict) -> str:
     if end.signal is not None:
         return signal_name(end.signal)
     return f"exit code {end.code}" if end.code is not None else ""
+
+
+def missed_launcher(end: Exit) -> str:
+    """What to write where the program wants the argument that deepspeed and torch.distributed.launch add to its own;
+    empty: it does not."""
+    found = re.search(r"arguments are required: .*(--local[-_]rank)", end.last_output)
+    if found is None:
+        return ""
+    name = found[1]
+    line = "deepspeed" if "_" in name else "python -m torch.distributed.launch"
+    return f". It wants {name}, which torchrun does not give: write everstep run {line} ..., or read LOCAL_RANK"
 
 
 def remember(turn: Turn, verdict: Verdict) -> None:

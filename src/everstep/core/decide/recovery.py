@@ -97,7 +97,7 @@ def cannot_run(turn: Turn, verdict: Verdict) -> Plan | None:
     if verdict.code != "ES-U02" and not is_refusal:
         return None
     does = "refuses its arguments" if is_refusal else "cannot run"
-    why = f"the program {does}: {verdict.sentence}"
+    why = f"the program {does}: {verdict.sentence}{program_ends.missed_launcher(end) if is_refusal and end else ''}"
     refused = (Refusal(what="restart", why="starting it again would end the same way"),)
     return _plan("give-up", "give up", "program-cannot-run", why, refused)
 

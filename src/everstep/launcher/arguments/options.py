@@ -102,3 +102,13 @@ def _abbreviate_only(made: argparse.ArgumentParser, except_for: argparse._Argume
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Exits with code 2 on a flag that neither torchrun nor everstep knows, as argparse does."""
     return parser().parse_args(list(argv))
+
+
+def given_in(argv: Sequence[str]) -> dict[str, Any]:
+    """The flags that a command line has, by name: no defaults."""
+    made = parser()
+    made._defaults.clear()
+    for action in made._actions:
+        action.default = argparse.SUPPRESS
+    given = vars(made.parse_args(list(argv)))
+    return {name: value for name, value in given.items() if not name.startswith("training_script")}

@@ -68,6 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     may_share_id: bool = True  # with a run of the same --rdzv-id: this one gets a directory of its own
     virtual_local_rank: bool = False
     signals: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()  # torchrun's variables that ranks do not get: another launcher's do not have them
     notices: str = ""  # the file that configures who is notified of incidents; empty: no notices
     notes: tuple[str, ...] = ()  # logged once at the start
 

@@ -6,6 +6,7 @@ yet (a fresh interpreter), the hooks are set when it gets loaded; torch is never
 """
 
 import functools
+import os
 import sys
 import weakref
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from everstep.worker.digests.counts import StepCounts
-from everstep.worker.hooks import collective_calls, phase_hooks
+from everstep.worker.hooks import accelerator, collective_calls, own_stores, phase_hooks
 from everstep.worker.link.runtime import Runtime
 from everstep.worker.parking import begin
 from everstep.worker.parking.finder import OnImport
@@ -31,6 +32,7 @@ _RENDEZVOUS = "torch.distributed.distributed_c10d"
 
 def install(runtime: Runtime) -> None:
     """Set the hooks now for what is loaded, and on import for what is not. Never raises."""
+    given = functools.partial(_given, runtime, dict(os.environ))
     try:
         setters = {
             _OPTIMIZER: functools.partial(_hook_optimizer, StepBegins(runtime), StepCounter(runtime)),
@@ -39,6 +41,9 @@ def install(runtime: Runtime) -> None:
             phase_hooks.SAVE: functools.partial(phase_hooks.hook_save, runtime),
             phase_hooks.CHECKPOINT: functools.partial(phase_hooks.hook_checkpoint, runtime),
             phase_hooks.LOADER: functools.partial(phase_hooks.hook_loader, runtime),
+            accelerator.MODULE: functools.partial(accelerator.hook_accelerator, runtime),
+            own_stores.STORES: functools.partial(own_stores.hook_stores, given),
+            own_stores.SPAWNING: functools.partial(own_stores.hook_spawning, given),
         }
         phase_hooks.hook_gc(runtime)
         if runtime.digest_every > 0 and runtime.world_size > 1:
@@ -48,6 +53,11 @@ def install(runtime: Runtime) -> None:
             finder.wait_for(name, _guarded(runtime, name, setter))
     except Exception as error:
         runtime.report_fault("hooks", f"{type(error).__name__}: {error}")
+
+
+def _given(runtime: Runtime, at_start: dict[str, str]) -> dict[str, str]:
+    """The environment that the rank got: of this generation, where it continues from a twin."""
+    return runtime.process.env if runtime.process is not None else at_start
 
 
 class StepCounter:

@@ -1,0 +1,1 @@
+"""Command lines of other launchers: `everstep run accelerate launch ...`, `deepspeed ...`, `torchrun ...`."""
