@@ -125,7 +125,7 @@ class Story:
         )
         self.engine.watch(self.losses.append)
 
-    def credentials(self, node):
+    def credentials(self, node, machine):
         return node.encode()
 
     def say(self, text):
@@ -308,7 +308,7 @@ def test_a_machine_that_was_given_up_is_told_to_leave_and_gets_no_other_node(tmp
         again = await s.join("h1", nodes=())
         assert again.started() == []
         assert again.told[-1] == EndNode(node="", how="evict", given_up="GPU 3 fell off the bus"), "it may not know"
-        assert (await s.join("h1", session="after its repair")).started() == ["n2"]
+        assert (await s.join("h1", session="after-its-repair")).started() == ["n2"]
 
     tell(story, tmp_path)
 

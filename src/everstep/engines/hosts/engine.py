@@ -430,5 +430,5 @@ class HostsEngine:
         host.node, host.started_at = node, time.monotonic()
         host.nodes.add(node)
         assert host.line is not None
-        host.line.send(StartNode(node=node, credentials=self._first.credentials(node)))
+        host.line.send(StartNode(node=node, credentials=self._first.credentials(node, host.machine)))
         log.info("%s is started on host %d, %s", node, host.number, host.name)

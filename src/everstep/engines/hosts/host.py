@@ -3,6 +3,7 @@
 import time
 
 from everstep.engines.hosts.door import Line
+from everstep.model.names import MachineName, machine_name
 from everstep.wire.joining import Join
 
 GONE_S = 2.0
@@ -38,6 +39,11 @@ class Host:
     def is_ending(self) -> bool:
         """It has not said goodbye, and may: nothing is awaited of one that is silent."""
         return self.is_heard and not self.is_done
+
+    @property
+    def machine(self) -> MachineName:
+        """Its name, which `admission` has checked."""
+        return machine_name(self.join.host)
 
     @property
     def name(self) -> str:
