@@ -21,6 +21,7 @@ class Host:
         self.nodes: set[str] = set()  # all that ever did
         self.started_at = 0.0
         self.not_before = 0.0  # no other node is started there until then
+        self.is_of_job = False  # it has proven to be of the scheduler's job; `join` only says so
         self.is_done, self.leaves = False, ""
         self.given_up = ""  # why it gets no node any more
         self.heard_at = time.monotonic()
