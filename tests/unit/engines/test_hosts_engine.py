@@ -74,7 +74,7 @@ class Line:
     def __init__(self):
         self.told = []
         self.said = asyncio.Queue()
-        self.is_of_job = False
+        self.is_of_job, self.peer = False, "10.0.0.1"
 
     def send(self, message):
         if not isinstance(message, Ping):

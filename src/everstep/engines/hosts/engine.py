@@ -296,7 +296,8 @@ class HostsEngine:
                 self._on_ended(host, message)
             case Piece():
                 try:
-                    upto = self._received.take(host.join.session, frozenset(host.nodes), message)
+                    address = host.line.peer if host.line is not None else ""
+                    upto = self._received.take(host.join.session, frozenset(host.nodes), message, address)
                 except (WireError, OSError) as error:
                     self._rejections.note("file", f"a file of {host.name} was not taken: {error}")
                     upto = message.at + len(message.data)  # not asked for again

@@ -88,7 +88,8 @@ class Fleet:
         self.say = say
         self._engine: HostsEngine | None = None
         self._door: Door | None = None
-        self.received = Received(prepared.path, Places(RunDir(prepared.path).journal).node_of)
+        num = hosts.num + prepared.file.spec.num_standby
+        self.received = Received(prepared.path, Places(RunDir(prepared.path).journal).node_of, num)
 
     @property
     def copied_fd(self) -> int | None:
