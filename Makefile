@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 DOCS   := $(VENV)/.installed-docs
 
-.PHONY: install demo test soak search checks lint types imports pytest pytest-pure pytest-real pytest-alone computing bench clean
+.PHONY: install demo test soak odd-places search checks lint types imports pytest pytest-pure pytest-real pytest-alone computing bench clean
 # Rooms that compute or speak, and import no torch: what can be tried with a Python for which there is no torch.
 WITHOUT_TORCH := $(addprefix tests/unit/,analyzer controller core engines evidence fabric goodput health journal knowledge \
 	linux model preflight probes report simulate web wire) tests/scenarios tests/golden tests/property/test_core_flow_histories.py
@@ -142,6 +142,9 @@ pytest-alone: install  ## integration tests that measure the machine, one by one
 soak: install  ## tests that take minutes each
 	$(BIN)/pytest -m soak
 
+odd-places:  ## all tests in three odd places each: names, locale, umask, HOME, TMPDIR (PYTEST="-x tests/unit" for less)
+	.ci/odd-places $(PYTEST)
+
 search: install  ## property tests with new random examples
 	$(BIN)/pytest tests/property --hypothesis-profile=search
 
@@ -189,7 +192,7 @@ EBPF := src/everstep/probes/ebpf/programs
 .PHONY: ebpf
 ebpf: install  ## compile the eBPF programs again (needs clang, llvm-strip and libbpf's headers)
 	for source in $(EBPF)/*.bpf.c; do \
-	  clang -g -O2 -Wall -Werror -target bpf -mcpu=v3 -fdebug-prefix-map=$(CURDIR)=. -c $$source -o $${source%.c}.o && \
+	  clang -g -O2 -Wall -Werror -target bpf -mcpu=v3 -fdebug-prefix-map="$(CURDIR)"=. -c $$source -o $${source%.c}.o && \
 	  llvm-strip -g $${source%.c}.o || exit 1; \
 	done
 	$(BIN)/python -c "from everstep.probes.ebpf import programs; programs.RECORD.write_text(programs.record())"
@@ -198,6 +201,6 @@ ebpf: install  ## compile the eBPF programs again (needs clang, llvm-strip and l
 PLUGIN := src/everstep/probes/nccl/plugin
 .PHONY: nccl-plugin
 nccl-plugin: install  ## compile NCCL's profiler plug-in again, for machines like this one (needs cc)
-	cc -std=gnu11 -O2 -Wall -Wextra -Werror -fPIC -shared -fvisibility=hidden -ffile-prefix-map=$(CURDIR)=. \
+	cc -std=gnu11 -O2 -Wall -Wextra -Werror -fPIC -shared -fvisibility=hidden -ffile-prefix-map="$(CURDIR)"=. \
 	  -Wl,--build-id=none -Wl,-z,relro,-z,now -s -o $(PLUGIN)/everstep_profiler-$$(uname -m).so $(PLUGIN)/everstep_profiler.c
 	$(BIN)/python -c "from everstep.probes.nccl import plugin; plugin.RECORD.write_text(plugin.record())"

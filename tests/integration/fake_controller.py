@@ -112,7 +112,8 @@ class FakeController:
         await socket.prepare(request)
         claim = parse_knock(request.headers.get("Authorization", ""))
         assert claim is not None
-        peer = RunSecret(SECRET, RUN).credentials(*claim)
+        role, name, machine = claim
+        peer = RunSecret(SECRET, RUN).credentials(role, name, machine=machine)
         await socket.send_bytes(encode(Challenge(challenge="of a test")))
         first = await socket.receive()
         if first.type is not WSMsgType.BINARY:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from everstep.controller.peers.budget import MAX_UNITS, UNITS_PER_S, Budget
 from everstep.errors import WireError
 from everstep.model import events
+from everstep.model.names import MachineName
 from everstep.wire import allowed, codec, local
 from everstep.wire.codec import decode_from_peer, encode
 from everstep.wire.credentials import Credentials, RunSecret, is_same, parse_knock
@@ -102,15 +103,17 @@ def test_frames_over_a_real_socket_are_frames_or_a_frame_error(data, size):
 @given(st.text(max_size=300))
 def test_any_header_is_a_claim_or_nobody(header):
     claim = parse_knock(header)
-    assert claim is None or not is_same(header, SECRET.credentials(*claim).knock)
+    assert claim is None or not is_same(header, SECRET.credentials(*claim[:2], machine=claim[2]).knock)
     assert not is_same(header, f"Bearer {SECRET.api_token('act')}")
 
 
 @given(NAMES, st.sampled_from(["agent", "launcher"]))
 def test_a_knock_is_its_owners_alone(name, role):
-    mine = SECRET.credentials(role, name)
-    assert parse_knock(mine.knock) == (role, name)
+    mine = SECRET.credentials(role, name, machine=MachineName("gpu-1"))
+    assert parse_knock(mine.knock) == (role, name, "gpu-1")
     others = [
+        SECRET.credentials(role, name),
+        SECRET.credentials(role, name, machine=MachineName("gpu-2")),
         SECRET.credentials("launcher" if role == "agent" else "agent", name),
         SECRET.credentials(role, f"{name}x"),
         RunSecret("secret of a test, and long enough", "r2").credentials(role, name),

@@ -42,6 +42,7 @@ from everstep.agent.watching.stacks import Stacks
 from everstep.model import actions as act
 from everstep.model import events
 from everstep.model.facts import RankAccount
+from everstep.model.names import own_machine_name
 from everstep.model.spec import RunSpec
 from everstep.wire.messages import Command
 
@@ -120,7 +121,7 @@ class Node:
             events.NodeJoined(
                 at=time.time(),
                 node=self.node,
-                host=socket.gethostname(),
+                host=own_machine_name(socket.gethostname()),
                 pid=os.getpid(),
                 generation=self._fence,
                 stopped=not self._lives(),

@@ -17,6 +17,7 @@ from everstep.core.state.schema import Incident, Member, State
 from everstep.health import HealthEvent, Kind
 from everstep.model import actions as act
 from everstep.model.events import NodeAlerted
+from everstep.model.names import is_name
 from everstep.model.record import Record
 from everstep.model.verdict import Blame, Verdict
 
@@ -71,7 +72,7 @@ class Remembering:
 
     def _alerts(self, event: NodeAlerted, members: Mapping[str, Member]) -> None:
         for alert in event.alerts:
-            if alert.severity in ("fault", "error"):
+            if alert.severity in ("fault", "error") and is_name(alert.code):
                 happened = HealthEvent(
                     at=alert.at,
                     kind=Kind.ALERT,

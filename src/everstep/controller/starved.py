@@ -8,6 +8,7 @@ Agents of other machines cannot be seen from here, and what is not seen is no ex
 import socket
 
 from everstep.linux import proc
+from everstep.model.names import own_machine_name
 
 _NS = 1e9
 _IS_AGENT = b"everstep.agent"
@@ -17,7 +18,7 @@ class Starved:
     """By node: the process that speaks for it, if it runs here."""
 
     def __init__(self) -> None:
-        self._host = socket.gethostname()
+        self._host = own_machine_name(socket.gethostname())
         self._pids: dict[str, int] = {}
 
     def joined(self, node: str, host: str, pid: int) -> None:

@@ -18,6 +18,7 @@ from everstep.errors import ConfigError, EverstepError
 from everstep.health.rules import DEFAULT, HealthEvent, Judgement, Kind, Rules, State, judge, why_not_readmit
 from everstep.journal.runs import home
 from everstep.linux.mounts import is_shared, mounts_of_this_process
+from everstep.model.names import MachineName, is_name
 
 FILE = "nodes.db"
 BUSY_S = 0.2
@@ -48,6 +49,7 @@ _COLUMNS = ", ".join(f'"{name}"' for name in _FIELDS)
 _INSERT = f"INSERT INTO events ({_COLUMNS}) VALUES ({', '.join('?' * len(_FIELDS))})"
 _SELECT = f"SELECT {_COLUMNS} FROM events"
 _MAX_TEXT = 2000
+_SHOWN_CHARS = 80
 
 
 class HealthError(EverstepError):
@@ -82,6 +84,9 @@ class Store:
         self._busy_s = busy_s
 
     def record(self, event: HealthEvent) -> None:
+        """Refuses a host that is not the name of a machine: what the store says of one goes to a scheduler."""
+        if not is_name(event.host):
+            raise HealthError(f"not remembered: {event.host[:_SHOWN_CHARS]!a} is not the name of a machine")
         with self._write() as connection:
             self._insert(connection, event)
 
@@ -97,7 +102,7 @@ class Store:
         events = self._read(f"{_SELECT} WHERE host = ? ORDER BY at, id", (host,))
         return health_of(host, events, now) if events else None
 
-    def quarantine(self, host: str, *, at: float, why: str, by: str) -> None:
+    def quarantine(self, host: MachineName, *, at: float, why: str, by: str) -> None:
         self.record(HealthEvent(host=host, at=at, kind=Kind.QUARANTINED, why=why, by=by))
 
     def readmit(self, host: str, *, at: float, by: str, why: str = "", force: bool = False) -> None:

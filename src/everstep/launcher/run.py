@@ -46,6 +46,7 @@ from everstep.launcher.versions import versions
 from everstep.launcher.versions.old_copies import remove_old_copies
 from everstep.linux import heap
 from everstep.linux.logs import PrivateLog
+from everstep.model.names import own_machine_name
 from everstep.model.spec import RunSpec
 from everstep.version import __version__
 
@@ -244,7 +245,7 @@ def _token(prepared: Prepared, fd: int = 2) -> str:
 
 def _health_notes() -> list[str]:
     """A quarantined machine is the user's own here, so it is used; but not without a word."""
-    host = socket.gethostname()
+    host = own_machine_name(socket.gethostname())
     known = health.state_of(host, time.time())
     if known is None or known.state is not health.State.QUARANTINED:
         return []

@@ -7,11 +7,12 @@ of eight GPUs a node is still of its kind.
 import platform
 import socket
 
+from everstep.model.names import own_machine_name
 from everstep.preflight.sources import keyed, text_of
 
 
 def node_name() -> str:
-    return socket.gethostname()
+    return own_machine_name(socket.gethostname())
 
 
 def machine_kind(root: str = "/") -> str:

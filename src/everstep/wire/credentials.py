@@ -1,11 +1,12 @@
 """Authentication of a peer, without ever sending its key.
 
-    peer -> controller    the WebSocket's request, Authorization: Everstep <role>:<name>:<knock>
+    peer -> controller    the WebSocket's request, Authorization: Everstep <role>:<name>:<machine>:<knock>
     controller -> peer    Challenge: 32 random bytes, new for each connection
     peer -> controller    Hello: that challenge, 32 random bytes of its own, a proof
     controller -> peer    Welcome with a proof, or Reject with a sentence
 
-Every peer has a key of its own, derived from the run's secret, so it cannot speak as another. The knock is the same
+Every peer has a key of its own, derived from the run's secret, so it cannot speak as another, nor call its machine
+by another name than the launcher has given the key for. The knock is the same
 each time: without it a connection never becomes a WebSocket, and costs next to nothing. A recording of a connection has
 a knock that is good and a proof that is not, because the challenge is another one. Both proofs cover the certificate
 that the connection was made with, which excludes a man in the middle. Pure: random bytes are passed in.
@@ -20,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from everstep.errors import ConfigError
+from everstep.model.names import MachineName, is_name, machine_name
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a peer may be called."""
@@ -29,7 +31,7 @@ SCHEME = "Everstep"
 CREDENTIALS_NAME = "credentials.json"
 CERTIFICATE_NAME = "tls-cert.pem"
 KEY_NAME = "tls-key.pem"
-MAX_KNOCK_BYTES = 200
+MAX_KNOCK_BYTES = 512
 _LABEL = b"everstep link 2"
 
 
@@ -40,6 +42,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     role: str  # "agent" | "launcher"
     name: str
     link_key: str
+    machine: str = ""  # that the agent runs on, by name; empty: the launcher
     snapshots_key: str = ""  # what agents prove to each other; the same for all of a run
     snapshots_certificate: str = ""  # PEM, of every node's snapshot server; empty: snapshots are not encrypted
     snapshots_certificate_key: str = ""  # its private key, PEM; only agents of this run have it
@@ -51,7 +54,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def knock(self) -> str:
         """The Authorization header of the link's request."""
-        return f"{SCHEME} {self.role}:{self.name}:{self._mac('knock')}"
+        return f"{SCHEME} {self.role}:{self.name}:{self.machine}:{self._mac('knock')}"
 
     @classmethod
     def load(cls, path: Path) -> "Credentials":
@@ -80,12 +83,15 @@ class RunSecret:
         self._secret = secret
         self._run = run
 
-    def credentials(self, role: str, name: str, fingerprint: str = "") -> Credentials:
+    def credentials(
+        self, role: str, name: str, fingerprint: str = "", machine: MachineName | None = None
+    ) -> Credentials:
         return Credentials(
             run=self._run,
             role=role,
             name=name,
-            link_key=self._derive("link", role, name),
+            link_key=self._derive("link", role, name, machine or ""),
+            machine=machine or "",
             snapshots_key=self._derive("snapshots") if role == "agent" else "",
             fingerprint=fingerprint,
         )
@@ -110,16 +116,19 @@ def is_same(given: str, wanted: str) -> bool:
     return hmac.compare_digest(given.encode(errors="surrogatepass"), wanted.encode())
 
 
-def parse_knock(header: str) -> tuple[str, str] | None:
-    """(role, name) that a header claims; None when it is none of ours. Nothing is proven by it."""
+def parse_knock(header: str) -> tuple[str, str, MachineName | None] | None:
+    """(role, name, machine) that a header claims; None when it is none of ours. Nothing is proven by it."""
     if len(header) > MAX_KNOCK_BYTES:
         return None
     scheme, _, claim = header.partition(" ")
     role, _, rest = claim.partition(":")
-    name, _, _ = rest.partition(":")
+    name, _, rest = rest.partition(":")
+    machine, _, _ = rest.partition(":")
     if scheme != SCHEME or role not in ("agent", "launcher") or not NAME.fullmatch(name):
         return None
-    return role, name
+    if not machine:
+        return role, name, None
+    return (role, name, machine_name(machine)) if is_name(machine) else None
 
 
 def fingerprint_of(certificate_pem: str) -> str:

@@ -177,6 +177,10 @@ class Proofs(Protocol):
     def voter(self) -> str:
         """The host that the other side has proven to be, by its public session; "" where it is any that may join."""
 
+    @property
+    def is_of_job(self) -> bool:
+        """Whether the other side has proven to be of the scheduler's job, and not only that it may join."""
+
     def of_kind(self, proof: str) -> "Proofs":
         """For this proof and for the answer to it, where a run takes more than one kind."""
 
@@ -189,6 +193,8 @@ class Proofs(Protocol):
 
 class JoinToken:
     """The secret that all hosts of a run share. It opens a place in the run, and nothing of a run that is over."""
+
+    is_of_job = False
 
     def __init__(self, text: str) -> None:
         """Raises ConfigError."""

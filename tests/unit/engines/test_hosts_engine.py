@@ -74,6 +74,7 @@ class Line:
     def __init__(self):
         self.told = []
         self.said = asyncio.Queue()
+        self.is_of_job, self.peer = False, "10.0.0.1"
 
     def send(self, message):
         if not isinstance(message, Ping):
@@ -125,14 +126,15 @@ class Story:
         )
         self.engine.watch(self.losses.append)
 
-    def credentials(self, node):
+    def credentials(self, node, machine):
         return node.encode()
 
     def say(self, text):
         self.said.append(text)
 
-    async def join(self, name, session="", nodes=(), **fields):
+    async def join(self, name, session="", nodes=(), has_proven_job=False, **fields):
         line = Line()
+        line.is_of_job = has_proven_job
         join = Join(
             session=session or name,
             host=name,
@@ -308,7 +310,7 @@ def test_a_machine_that_was_given_up_is_told_to_leave_and_gets_no_other_node(tmp
         again = await s.join("h1", nodes=())
         assert again.started() == []
         assert again.told[-1] == EndNode(node="", how="evict", given_up="GPU 3 fell off the bus"), "it may not know"
-        assert (await s.join("h1", session="after its repair")).started() == ["n2"]
+        assert (await s.join("h1", session="after-its-repair")).started() == ["n2"]
 
     tell(story, tmp_path)
 
@@ -488,11 +490,14 @@ def test_under_a_new_first_host_nobody_ends_or_takes_a_node_that_another_one_has
 
 
 @pytest.mark.parametrize(
-    ("job", "its_job", "is_believed"), [("", "", False), ("", "5", False), ("5", "5", True), ("5", "6", False)]
+    ("job", "its_job", "has_proven_it", "is_believed"),
+    [("", "", False, False), ("", "5", True, False), ("5", "5", False, False), ("5", "5", True, True)],
 )
-def test_only_a_host_of_the_runs_own_job_says_that_the_scheduler_ends_it(tmp_path, job, its_job, is_believed):
+def test_only_a_host_that_has_proven_to_be_of_the_job_says_that_the_scheduler_ends_it(
+    tmp_path, job, its_job, has_proven_it, is_believed
+):
     async def story(s):
-        line = await s.join("h1", scheduler_job=its_job)
+        line = await s.join("h1", scheduler_job=its_job, has_proven_job=has_proven_it)
         line.said.put_nowait(StopAsked(why="SIGTERM from Slurm", signal=15))
         line.said.put_nowait(Leaving(why="after it"))
         await until(lambda: any("leaves" in text for text in s.said))

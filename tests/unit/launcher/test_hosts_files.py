@@ -1,5 +1,6 @@
 """Files of other hosts: sent as they grow, written where they belong, and nowhere else."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -145,6 +146,31 @@ def test_a_host_has_a_limit(here, monkeypatch):
     for at, data in ((-1, b"x"), (1 << 50, b"x"), (0, b"x" * (PIECE_BYTES + 1))):
         with pytest.raises(WireError):
             received.take("s2", NODES, Piece(path="errors/gen-0/rank-9.json", at=at, data=data))
+
+
+def test_leaving_and_joining_again_resets_no_limit(here, monkeypatch):
+    monkeypatch.setattr(files, "MAX_HOST_BYTES", 10 * files.FILE_BYTES)
+    received, taken = Received(here, lambda generation, rank: "n1"), []
+    for number in range(200):  # under a new session each time, and from another address of its own network
+        address = f"2001:db8::{number:x}" if number < 100 else f"10.0.0.{number}"
+        with contextlib.suppress(WireError):
+            piece = Piece(path=f"logs/gen-{number}/rank-0/stdout.log", at=0, data=b"")
+            received.take(f"s{number}", NODES, piece, address)
+            taken.append(number)
+    assert len([each for each in taken if each < 100]) == 10
+    assert len(taken) == 10 * files.LEAST_HOSTS, "with many addresses all together have a limit"
+
+
+def test_a_hole_counts_its_share_and_one_of_a_tebibyte_is_refused(here):
+    received = Received(here, node_of)
+    with pytest.raises(WireError):
+        received.take("s1", NODES, Piece(path=LOG, at=(1 << 40) - 1, data=b"x"))
+    assert received.take("s1", NODES, Piece(path=LOG, at=1 << 30, data=b"x")) == (1 << 30) + 1
+    with contextlib.suppress(WireError):
+        for number in range(2, 1000):
+            received.take("s1", NODES, Piece(path=LOG, at=number << 30, data=b"x"))
+    size = (here / LOG).stat().st_size
+    assert files.MAX_HOST_BYTES < size <= files.HOLE_SHARE * files.MAX_HOST_BYTES + 1
 
 
 def test_who_may_write_what_a_rank_wrote_is_in_the_journal(tmp_path):

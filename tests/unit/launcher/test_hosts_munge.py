@@ -80,6 +80,7 @@ def test_the_first_host_takes_a_token_and_munge_and_answers_as_it_was_asked(mung
     for proofs in (shared, token(munged)):
         knock = proofs.proof(*SIDES)
         assert head.of_kind(knock).is_right(knock, *SIDES)
+        assert head.of_kind(knock).is_of_job == (proofs is not shared), "a token is no word of the scheduler's"
         answer = head.of_kind(knock).proof("head", *SIDES[1:])
         assert proofs.is_right(answer, "head", *SIDES[1:])
     assert not head.is_right(JoinToken("another token of anyone").proof(*SIDES), *SIDES)

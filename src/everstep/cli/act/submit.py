@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 
 from everstep.errors import ConfigError
+from everstep.model.names import MachineName
 
 ENGINES = ("slurm",)
 _OWN = ("--engine", "--nodes", "--standby", "--sbatch")
@@ -83,14 +84,22 @@ def _whole(flag: str, text: str, *, least: int) -> int:
     return int(text)
 
 
-def _quarantined() -> tuple[str, ...]:
-    """Machines that are in quarantine after earlier runs. A memory that cannot be read excludes none, and is said."""
+def _quarantined() -> tuple[MachineName, ...]:
+    """Machines that are in quarantine after earlier runs. A memory that cannot be read excludes none, and is said. Of
+    an earlier version it may hold what is not a machine's name."""
     from everstep.health.rules import State
     from everstep.health.store import HealthError, Store
+    from everstep.model.names import is_name, machine_name
 
     try:
         hosts = Store().hosts(time.time())
     except HealthError as error:
         print(f"everstep: no node is excluded: {error}", file=sys.stderr)
         return ()
-    return tuple(each.host for each in hosts if each.state is State.QUARANTINED)
+    found = [each.host for each in hosts if each.state is State.QUARANTINED]
+    odd = [each for each in found if not is_name(each)]
+    if odd:
+        print(
+            f"everstep: {len(odd)} quarantined, not excluded: not names of machines: {odd[0][:80]!a}", file=sys.stderr
+        )
+    return tuple(machine_name(each) for each in found if is_name(each))

@@ -16,6 +16,7 @@ from everstep.cli.reading import show, show_json, style
 from everstep.errors import ConfigError
 from everstep.health.rules import State
 from everstep.health.store import HealthError, NodeHealth, Store
+from everstep.model.names import machine_name, own_machine_name
 from everstep.report.parts.ansi import Paint, Style, printable
 from everstep.report.parts.layout import field, table, text_of
 from everstep.report.parts.units import ago, short_stamp, stamp
@@ -48,9 +49,9 @@ def run(given: argparse.Namespace) -> int:
     store, now = Store(busy_s=_BUSY_S), time.time()
     if given.what == "ls":
         return _ls(store.hosts(now), now, as_json=given.json)
-    host = given.host or socket.gethostname()
+    host = own_machine_name(socket.gethostname()) if given.host is None else given.host
     if given.what == "quarantine":
-        store.quarantine(host, at=now, why=_reason(given.why), by=_user())
+        store.quarantine(machine_name(host), at=now, why=_reason(given.why), by=_user())
     elif given.what == "readmit":
         why = _reason(given.why) if given.force else given.why
         store.readmit(host, at=now, by=_user(), why=why, force=given.force)

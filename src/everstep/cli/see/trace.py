@@ -34,6 +34,7 @@ from everstep.journal.load import load_run
 from everstep.journal.reader import Cursor
 from everstep.journal.runs import RunDir, find_run
 from everstep.journal.view import RunView
+from everstep.model.names import own_machine_name
 from everstep.report.now.trace import Trace, Track, render, summary_of
 from everstep.report.parts.layout import text_of
 
@@ -107,7 +108,7 @@ def _line_of(view: RunView, rank: int) -> Iterator[RankLine | None]:
     node = view.nodes.get(generation.node_of.get(rank, "")) if generation is not None else None
     if node is None or node.lost is not None:
         raise ConfigError(f"rank {rank} of run {view.run} {_NO_PROCESS}")
-    if node.host != socket.gethostname():  # a process of that number here would be an unrelated one
+    if node.host != own_machine_name(socket.gethostname()):  # a process of that number here would be an unrelated one
         yield None
         return
     try:

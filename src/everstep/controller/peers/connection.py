@@ -165,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
             self._turn_away(error)
             return False
         ahead_s = clocks.ahead_s(hello.clock, self._asked_at, time.time())
-        self._peer = Peer(self._known.name, self._known.role, self, ahead_s)
+        self._peer = Peer(self._known.name, self._known.role, self, ahead_s, self._known.machine)
         self._on_over()
         self._peers.admit(self._peer, self._known.proof("welcome", hello.challenge, hello.nonce))
         return True

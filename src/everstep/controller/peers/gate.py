@@ -94,7 +94,8 @@ class Gate:
         claim = parse_knock(header)
         if claim is None:
             return None
-        credentials = self._secret.credentials(*claim, self._fingerprint if is_encrypted else "")
+        role, name, machine = claim
+        credentials = self._secret.credentials(role, name, self._fingerprint if is_encrypted else "", machine)
         return credentials if is_same(header, credentials.knock) else None
 
     def begin_greeting(self, peer: Credentials) -> Challenge:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import msgspec
 
+from everstep.controller.peers import claims
 from everstep.controller.peers.budget import Budget
 from everstep.controller.peers.gate import Gate
 from everstep.errors import WireError
@@ -100,14 +101,15 @@ class Line(Protocol):
 class Peer:
     """One connection of an authenticated peer."""
 
-    __slots__ = ("ahead_s", "line", "name", "num_owed", "role", "send", "settled")
+    __slots__ = ("ahead_s", "line", "machine", "name", "num_owed", "role", "send", "settled")
 
-    def __init__(self, name: str, role: str, line: Line, ahead_s: float = 0.0) -> None:
+    def __init__(self, name: str, role: str, line: Line, ahead_s: float = 0.0, machine: str = "") -> None:
         self.name = name
         self.role = role
         self.line = line
         self.send = line.send
         self.ahead_s = ahead_s  # its clock, of ours
+        self.machine = machine  # that its key is of
         self.settled = 0  # newest report of this connection that is settled
         self.num_owed = 0  # ... and how many were not acknowledged
 
@@ -223,6 +225,7 @@ class Peers:
         if report is None:
             return True
         event = clocks.moved(report.event, -peer.ahead_s) if peer.ahead_s else report.event
+        event = claims.cut(event, peer.machine, time.time())
         arrived = self._turn_began_at()
         if name not in self._queued and self._listener.settle_at_once(name, report.source_seq, event):
             self._owe(peer, report.source_seq)
@@ -302,6 +305,7 @@ class Peers:
             self._rejections.note("garbage", f"{peer.name} sent something that is not a report: {error}")
             return None
         objection = allowed.objection(peer.role, peer.name, report.event)
+        objection = objection or claims.objection(report.event, peer.machine)
         if objection:
             self._rejections.note("wrong-role", objection)
             return None

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from everstep.model.names import is_name
 from everstep.wire.joining import Join
 
 _SHOWN_CHARS = 80
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}", re.ASCII)
-"""Name of a machine or a job: no list of them, which a scheduler would expand, and nothing that steers a terminal."""
-
 _ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9:.%_-]{0,254}", re.ASCII)
 
 
@@ -44,13 +42,15 @@ def objection(shape: Shape, known: Sequence[Known], join: Join) -> str:
 def _odd(join: Join) -> str:
     """What is odd about the names and the address that a host gives; "" if nothing. They are shown to users and sent to
     the scheduler."""
+    if not is_name(join.host):
+        return f"a host gives {_shown(join.host)!r} for its name: not a name"
     named = {
-        "its name": join.host,
+        "its session": join.session,
         "the scheduler's node": join.scheduler_node,
         "the scheduler's job": join.scheduler_job,
     }
     for what, name in named.items():
-        if name and _NAME.fullmatch(name) is None:
+        if name and not is_name(name):
             return f"a host gives {_shown(name)!r} for {what}: not a name"
     if _ADDRESS.fullmatch(join.address) is None:
         return f"{_shown(join.host)} gives {_shown(join.address)!r} for its address: not one"

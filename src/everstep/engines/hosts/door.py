@@ -62,6 +62,7 @@ class Line:
         self._reader, self._writer = reader, writer
         self.peer = str((writer.get_extra_info("peername") or ["?"])[0])
         self.voter = ""  # the host that it has proven to be, by its public session
+        self.is_of_job = False  # ... and that it is of the scheduler's job
 
     def send(self, message: FromHead) -> None:
         """Send without waiting; raises nothing. The reader notices when the connection ends."""
@@ -275,7 +276,7 @@ class Door:
             self.rejections.note("unauthenticated", f"a host at {line.peer} was refused: {why}")
             line.send(Refused(why=why))
             return None
-        line.voter = proofs.voter
+        line.voter, line.is_of_job = proofs.voter, proofs.is_of_job
         line.send(Proven(proof=proofs.proof("head", self._fingerprint, nonce, knock.nonce)))
         join = await line.receive()
         if isinstance(join, AskVote | AskWho):

@@ -90,9 +90,9 @@ class HostsEngine:
         heirs: Heirs | None = None,
         earlier: Mapping[str, int] | None = None,
     ) -> None:
-        """`on_stop`: another host reports that the scheduler has sent this signal to the whole job; only hosts of `job`
-        are believed, and without a job none. `heirs`: receives what hosts report about succession. `earlier`: another
-        host was the first one; numbers of hosts by public session."""
+        """`on_stop`: another host reports that the scheduler has sent this signal to the whole job; only hosts that
+        have proven to be of `job` are believed, and without a job none. `heirs`: receives what hosts report about
+        succession. `earlier`: another host was the first one; numbers of hosts by public session."""
         self._heirs = heirs
         self._earlier = earlier
         self._on_stop, self._job = on_stop, job
@@ -247,6 +247,7 @@ class HostsEngine:
         elif host.line is not None:
             host.line.close()
         host.line, host.heard_at = line, time.monotonic()
+        host.is_of_job = host.is_of_job or line.is_of_job
         host.join = msgspec.structs.replace(host.join, journal=join.journal)  # what it has kept by now
         line.send(
             Admitted(
@@ -295,7 +296,8 @@ class HostsEngine:
                 self._on_ended(host, message)
             case Piece():
                 try:
-                    upto = self._received.take(host.join.session, frozenset(host.nodes), message)
+                    address = host.line.peer if host.line is not None else ""
+                    upto = self._received.take(host.join.session, frozenset(host.nodes), message, address)
                 except (WireError, OSError) as error:
                     self._rejections.note("file", f"a file of {host.name} was not taken: {error}")
                     upto = message.at + len(message.data)  # not asked for again
@@ -306,7 +308,7 @@ class HostsEngine:
                     why = why[:MAX_REASON_CHARS]
                     self._first.say(f"host {host.number}: {host.name} leaves: {why}")
                     host.leaves = f"its host leaves: {why}"
-            case StopAsked(why=why, signal=number) if self._job and host.join.scheduler_job == self._job:
+            case StopAsked(why=why, signal=number) if self._job and host.is_of_job:
                 self._on_stop(number, f"{why[:MAX_REASON_CHARS]} on {host.join.host}")
             case Bye():  # by now nothing of its node runs
                 host.is_done = True
@@ -430,5 +432,5 @@ class HostsEngine:
         host.node, host.started_at = node, time.monotonic()
         host.nodes.add(node)
         assert host.line is not None
-        host.line.send(StartNode(node=node, credentials=self._first.credentials(node)))
+        host.line.send(StartNode(node=node, credentials=self._first.credentials(node, host.machine)))
         log.info("%s is started on host %d, %s", node, host.number, host.name)

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from everstep.engines.hosts.host import Host
+from everstep.model.names import MachineName
 from everstep.wire.heirs import FromHeir
 
 
@@ -21,8 +22,8 @@ class Heirs(Protocol):
 class FirstHost(Protocol):
     """The launcher of the host at the endpoint."""
 
-    def credentials(self, node: str) -> bytes:
-        """What that node's agent proves itself with, encoded."""
+    def credentials(self, node: str, machine: MachineName) -> bytes:
+        """What that node's agent on that machine proves itself with, encoded."""
 
     def say(self, text: str) -> None:
         """To the person at the terminal."""

@@ -3,6 +3,7 @@
 import time
 
 from everstep.engines.hosts.door import Line
+from everstep.model.names import MachineName, machine_name
 from everstep.wire.joining import Join
 
 GONE_S = 2.0
@@ -20,6 +21,7 @@ class Host:
         self.nodes: set[str] = set()  # all that ever did
         self.started_at = 0.0
         self.not_before = 0.0  # no other node is started there until then
+        self.is_of_job = False  # it has proven to be of the scheduler's job; `join` only says so
         self.is_done, self.leaves = False, ""
         self.given_up = ""  # why it gets no node any more
         self.heard_at = time.monotonic()
@@ -38,6 +40,11 @@ class Host:
     def is_ending(self) -> bool:
         """It has not said goodbye, and may: nothing is awaited of one that is silent."""
         return self.is_heard and not self.is_done
+
+    @property
+    def machine(self) -> MachineName:
+        """Its name, which `admission` has checked."""
+        return machine_name(self.join.host)
 
     @property
     def name(self) -> str:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from everstep.errors import ConfigError
 from everstep.linux.files import write_whole
+from everstep.model.names import MachineName, is_name
 
 SRUN = ("srun", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--ntasks-per-node=1")
 """One launcher on each node. The end of one, and the loss of a node, is no end of the others."""
@@ -27,8 +29,16 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     arguments: tuple[str, ...]  # of `everstep run`
     runs: str  # directory of runs, shared by the login node and all others
     name: str = "everstep"
-    exclude: tuple[str, ...] = ()
+    exclude: tuple[MachineName, ...] = ()
     options: tuple[str, ...] = ()  # of sbatch, as the user has given them; they win
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for what would not stay on its line of the script, or would be a list to Slurm."""
+        for text in (self.name, *self.exclude):
+            if not is_name(text):
+                raise ConfigError(f"nothing is submitted: {text[:80]!a} is not the name of a job or a machine")
+        if not self.runs.isprintable():
+            raise ConfigError(f"nothing is submitted: the directory of runs is {self.runs[:80]!a}: set EVERSTEP_HOME")
 
 
 def script(wanted: Submission) -> str:

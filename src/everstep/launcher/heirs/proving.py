@@ -23,6 +23,8 @@ def pair_key(one: str, other: str) -> str:
 class Pair:
     """This host towards another one: a `Proofs`."""
 
+    is_of_job = False
+
     def __init__(self, own: str, other: str, key: str) -> None:
         """`own`, `other`: public sessions."""
         self._own, self.voter, self._key = own, other, key
@@ -76,6 +78,7 @@ class AtDoor:
     """Takes the proofs of hosts that are known, and the token of others: a `Proofs`."""
 
     voter = ""
+    is_of_job = False
 
     def __init__(self, token: Proofs, acquaintances: Acquaintances) -> None:
         self._token, self._acquaintances = token, acquaintances

@@ -35,6 +35,7 @@ from everstep.launcher.heirs.willing import is_wished, misunderstood, refusal
 from everstep.launcher.hosts.munge import Either, MungeToken
 from everstep.launcher.hosts.place import interface_of
 from everstep.launcher.rundir.rundir import Prepared
+from everstep.model.names import MachineName, own_machine_name
 from everstep.version import __version__
 from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
 from everstep.wire.heirs import HAS_CONTROLLER, FromHeir, Roster, Vote, Voter, public
@@ -87,7 +88,8 @@ class Fleet:
         self.say = say
         self._engine: HostsEngine | None = None
         self._door: Door | None = None
-        self.received = Received(prepared.path, Places(RunDir(prepared.path).journal).node_of)
+        num = hosts.num + prepared.file.spec.num_standby
+        self.received = Received(prepared.path, Places(RunDir(prepared.path).journal).node_of, num)
 
     @property
     def copied_fd(self) -> int | None:
@@ -131,7 +133,7 @@ class Fleet:
             spec=(self._prepared.path / SPEC_NAME).read_bytes(),
             port=port,
             node_rank=self._hosts.node_rank,
-            host=socket.gethostname(),
+            host=own_machine_name(socket.gethostname()),
             first=self,
             received=self.received,
             ahead=ahead.path_in(self._prepared.path),
@@ -144,8 +146,8 @@ class Fleet:
         step = self._hosts.slurm
         return self._engine if step is None else self._under_slurm(self._engine, children, step, drained)
 
-    def credentials(self, node: str) -> bytes:
-        return msgspec.json.encode(self._prepared.keys.of_agent(node, is_encrypted=True))
+    def credentials(self, node: str, machine: MachineName) -> bytes:
+        return msgspec.json.encode(self._prepared.keys.of_agent(node, machine, is_encrypted=True))
 
     def _copying(self, local: LocalEngine, keeper: MemoryKeeper, end: Callable[[str], None]) -> Copying | None:
         """The replication of the journal. None: this host has no successor."""
@@ -160,7 +162,13 @@ class Fleet:
             scheduler_job=step.job if step is not None else "",
         )
         address, port = self._sock.getsockname()[:2]
-        own = Voter(number=0, session=public(self._session), host=socket.gethostname(), address=address, port=port)
+        own = Voter(
+            number=0,
+            session=public(self._session),
+            host=own_machine_name(socket.gethostname()),
+            address=address,
+            port=port,
+        )
         epoch = given.epoch if given is not None else 1
         return Copying(
             journal=RunDir(self._prepared.path).journal,

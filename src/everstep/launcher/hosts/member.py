@@ -36,6 +36,7 @@ from everstep.launcher.hosts.reaching import Connection, EarlierLife, FindToken,
 from everstep.launcher.hosts.sending import Sending
 from everstep.launcher.output.terminal import Terminal
 from everstep.linux.files import write_whole
+from everstep.model.names import own_machine_name
 from everstep.version import __version__
 from everstep.wire.credentials import CREDENTIALS_NAME
 from everstep.wire.heirs import FromLeader
@@ -251,7 +252,7 @@ class Member:
         about = self._about
         return Join(
             session=self._session,
-            host=socket.gethostname(),
+            host=own_machine_name(socket.gethostname()),
             address=connection.here,
             everstep_version=__version__,
             torch_version=about.torch_version,

@@ -25,6 +25,8 @@ _ASK_S = 10.0
 class MungeToken:
     """In the place of a JoinToken. When munge does not work, every proof is wrong."""
 
+    is_of_job = True  # Slurm's own word for who the user is, who may end the job
+
     def __init__(self, about: str, socket: str = "") -> None:
         """`about`: what the two sides have in common. `socket`: munged's; the default one else. Raises OSError where
         there is no libmunge."""
@@ -86,6 +88,8 @@ class MungeToken:
 
 class Either:
     """The first host of a Slurm job takes both, and answers as it was asked."""
+
+    is_of_job = False
 
     def __init__(self, token: JoinToken, munge: MungeToken) -> None:
         self._token, self._munge = token, munge

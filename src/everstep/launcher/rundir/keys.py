@@ -13,6 +13,7 @@ milliseconds, and the library that could do it instead would be the largest depe
 import contextlib
 import os
 import secrets
+import socket
 import subprocess
 import tempfile
 from pathlib import Path
@@ -21,6 +22,7 @@ import msgspec
 
 from everstep.controller.record.spec_file import READ_TOKEN_NAME, SECRET_NAME, TOKEN_NAME
 from everstep.errors import ConfigError, JournalError
+from everstep.model.names import MachineName, own_machine_name
 from everstep.wire.credentials import (
     CERTIFICATE_NAME,
     CREDENTIALS_NAME,
@@ -106,15 +108,16 @@ class Keys:
     def of_launcher(self, name: str, *, is_encrypted: bool) -> Credentials:
         return self._secret.credentials("launcher", name, self.fingerprint if is_encrypted else "")
 
-    def of_agent(self, node: str, *, is_encrypted: bool) -> Credentials:
-        made = self._secret.credentials("agent", node, self.fingerprint if is_encrypted else "")
+    def of_agent(self, node: str, machine: MachineName, *, is_encrypted: bool) -> Credentials:
+        made = self._secret.credentials("agent", node, self.fingerprint if is_encrypted else "", machine)
         certificate, key = self._snapshots
         return msgspec.structs.replace(made, snapshots_certificate=certificate, snapshots_certificate_key=key)
 
     def equip(self, node: str, folder: Path, *, is_encrypted: bool) -> None:
         """Put a node's credentials into its folder, for its agent. Raises OSError."""
         try:
-            encoded = msgspec.json.encode(self.of_agent(node, is_encrypted=is_encrypted)).decode()
+            here = own_machine_name(socket.gethostname())
+            encoded = msgspec.json.encode(self.of_agent(node, here, is_encrypted=is_encrypted)).decode()
             _write(folder / CREDENTIALS_NAME, encoded)
         except JournalError as error:
             raise OSError(str(error)) from error

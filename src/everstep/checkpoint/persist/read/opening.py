@@ -1,9 +1,9 @@
 """A snapshot in memory, looked at without copying it: its state dicts by name, with tensors that point into it.
 
 Answers: which tensors and which other values does this snapshot hold, under the names that
-torch.distributed.checkpoint would give them. It writes nothing, and never runs code of the user's program: classes
-that are not torch's, NumPy's or Python's own are replaced by a stand-in, and what contains one is `opaque`. Called by
-`sources`; knows `checkpoint.packing` well.
+torch.distributed.checkpoint would give them. It writes nothing, and runs no code but that of the few classes in
+`known`: others are replaced by a stand-in, and what contains one is `opaque`. Called by `sources`; knows
+`checkpoint.packing` well.
 """
 
 import io
@@ -16,9 +16,8 @@ import torch
 
 from everstep.checkpoint.packing import _DTYPES, DamagedError
 from everstep.checkpoint.persist.form.form import PathItem, name_of
+from everstep.checkpoint.persist.read.known import known
 from everstep.checkpoint.stored import Stored
-
-_KNOWN = ("torch", "numpy", "collections", "builtins", "copyreg", "array", "datetime", "everstep", "_codecs", "random")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +168,8 @@ class _Viewing(pickle.Unpickler):
             return self._tensor
         if (module, name) == ("everstep.checkpoint.packing", "_stored_shard"):
             return self._shard
-        if module.split(".")[0] in _KNOWN and module != "builtins":
-            return super().find_class(module, name)
-        if module == "builtins" and isinstance(getattr(__import__("builtins"), name, None), type):
-            return super().find_class(module, name)
-        return Unknown
+        found = known(module, name)
+        return Unknown if found is None else found
 
     def _tensor(self, index: int, is_parameter: bool, requires_grad: bool) -> torch.Tensor:
         tensor = self._made.get(index)
