@@ -83,7 +83,7 @@ def timeouts(at: float, by_rank: Mapping[int, RankEvidence], world: tuple[int, .
     who = "did not report a timeout" if silent else "timed out at an earlier place"
     return [
         Finding(
-            code="ES-H12",
+            code="ES-H20",
             sentence=f"{len(reported)} ranks timed out{furthest}; {ranks_text(ranks)} {who}.",
             confidence=Confidence.LOW if len(ranks) > 1 else Confidence.MEDIUM,
             ranks=ranks,
@@ -120,7 +120,7 @@ def steps(at: float, by_rank: Mapping[int, RankEvidence]) -> list[Finding]:
         return []
     return [
         Finding(
-            code="ES-H12",
+            code="ES-H20",
             sentence=f"the log of {ranks_text(behind)} ends at step {known[behind[0]]}, the others' at step {newest}.",
             confidence=Confidence.LOW,
             ranks=behind,

@@ -41,12 +41,14 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks that a tool names."""
+    """Ranks that a tool names; no ranks: it says what is wrong, and not with whom."""
 
     source: str
     kind: Kind
     ranks: tuple[int, ...]
-    says: str
+    says: str  # in the past tense, which is the same for one rank and for many; without ranks a whole sentence
+    others: tuple[int, ...] = ()  # those that the tool compares them with, where it lists them
+    is_sure: bool = True  # False: a running job looks the same
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):

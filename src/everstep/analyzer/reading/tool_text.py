@@ -178,7 +178,7 @@ class ToolText:
             says = "called something else than the others, says NCCL"
             self._named[_named("NCCL", Kind.MISMATCH, (int(found[1]),), says)] = None
         if rank is not None and _STUCK.search(line):
-            says = "the thread that watches its collectives stood still: a CUDA or NCCL call did not return"
+            says = "did not return from a CUDA or NCCL call: the thread that watches collectives stood still"
             self._named[_named("watchdog", Kind.STUCK, (rank,), says)] = None
 
 
