@@ -38,6 +38,13 @@ _LEVEL_WITHIN_BYTES = 160
 _CONTEXT = rb"(?i:error|exception|fatal|fail|critical|panic|traceback|abort|cannot|denied|unable)|^E\d{4} |\bE: "
 _OF_PROGRAMS = frozenset({"storage", "network", "python", "training", "pytorch_dist", "nccl"})
 """Components of programs and their libraries: a request that is retried is no fault yet."""
+_OWNED = (
+    rb"\bUCX {1,4}(?:ERROR|WARN|FATAL|DIAG)\b|\blibfabric:|\b[A-Z]{1,5}CC?L (?:WARN|ERROR)\b|\bCCOM WARN\b"
+    rb"|\bmlx[45]_\w+\b|\binfiniband \w|\bamdgpu\b|\bNVRM\b|\bhabanalabs\b|\bbnxt_\w+\b|\befa_\w+\b|\bnvidia-\w+:"
+)
+"""A library or driver that says in front of the line whose it is. A word of errno behind that is what it got from a
+device; it says nothing of a file."""
+_OF_FILES = frozenset({"fs", "storage", "disk"})
 _CALM = (
     rb"(?: - |\[|\|)\s{0,4}(?:INFO|DEBUG|TRACE)\s{0,4}(?: - |\]|\|)"
     rb"|\] (?:INFO|DEBUG):? |\d (?:INFO|DEBUG) |^(?:INFO|DEBUG):"
@@ -110,6 +117,7 @@ class Engine:
             compiled.Compile()
         self._context = re2.compile(_CONTEXT, options())
         self._calm = re2.compile(_CALM, options())
+        self._owned = re2.compile(_OWNED, options())
         self._tone = Tone(options())
         self._negatives = {
             index: re2.compile(b"|".join(n.encode() for n in signature.negatives), options())
@@ -186,6 +194,8 @@ class Engine:
         for index in sorted(hits):
             signature = self.signatures[index]
             if best is not None and signature.specificity <= best.specificity:
+                continue
+            if signature.component in _OF_FILES and self._owned.search(head) is not None:
                 continue
             is_information = (coped and not _spoken_by_drivers(signature)) or (calm and not signature.any_level)
             if is_information and signature.action.acts:

@@ -420,7 +420,7 @@ class Matcher:
         )
         key = self._fold.add(signature, text, seen)
         if key is not None and (key in stream.watches or len(stream.watches) < _MAX_WATCHES):
-            stream.watches[key] = Watch(stream.at)
+            stream.watches[key] = Watch(stream.at, is_probe=signature.probe)
         return key
 
 

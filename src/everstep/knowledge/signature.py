@@ -80,6 +80,7 @@ class Signature:
     recovers: tuple[str, ...] = ()  # codes that this line cancels
     after: tuple[str, ...] = ()  # codes beside which this one is a consequence
     family: str = ""  # set on catch-alls for unknown lines: their queue's name
+    probe: bool = False  # also printed by a program that tries out whether it has something optional, and continues
     screened: bool = True  # False: explains lines that another signature finds, finds none itself
     origin: str = ""  # file and line it was read from
 

@@ -34,7 +34,7 @@ def test_a_paste_gets_the_verdict_that_its_fault_deserves(tmp_path, title):
     codes, parties, confidences, ranks = expected.split()
     verdict = judged(tmp_path, text).verdict
     said = f"{verdict.code} {verdict.blame} {verdict.confidence} {verdict.ranks}: {verdict.sentence}"
-    assert verdict.code in codes.split("|"), said
+    assert codes == "*" or verdict.code in codes.split("|"), said
     assert str(verdict.blame) in parties.split("|"), said
     assert confidences == "*" or str(verdict.confidence) in confidences.split("|"), said
     assert ranks == "*" or ",".join(map(str, verdict.ranks)) == ranks.strip("-"), said
