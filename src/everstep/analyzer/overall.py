@@ -1,5 +1,6 @@
 """One verdict for a folder: a hang if there is one, else what the logs say of numbers and of step times. Pure."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -25,6 +26,8 @@ _TELLS_AN_END = frozenset(
 )
 """What a launcher says of the end of a rank: an exception of that rank says more, also in words that nobody knows."""
 
+_KILLED = re.compile(r"exitcode ?: -9\b|\bSIGKILL\b|[Ss]ignal:? 9\b|\bKilled\b")
+
 
 def overall(case: Case, series: Mapping[str, Sequence[Point]], known: Sequence[Known] = ()) -> Diagnosis:
     """`series` is what each log told, oldest point first; `known` what the signatures found, the cause first."""
@@ -37,13 +40,16 @@ def overall(case: Case, series: Mapping[str, Sequence[Point]], known: Sequence[K
         return _after_training(last, known, hang)
     logged = [finding for name, points in sorted(series.items()) for finding in _of_log(name, points, case.at)]
     logged.sort(key=lambda finding: finding.code)  # N before S: numbers that are wrong are worse than slow ones
-    said = next((each for each in known if each.is_consequence), None)
+    said = _first_of([each for each in known if each.is_consequence])
+    small = next((each for each in known if each.is_small), None)
     supposed = next((each for each in known if each.is_supposed), None)
     if hang.verdict.code == "ES-H15" and not _are_numbers_wrong(logged):
         if supposed is not None and (said is None or said.name in _TELLS_AN_END):
             return _by_exception(supposed, known, hang)
         if said is not None:
             return _by_consequence(said, known, hang)
+        if small is not None and not any(series.values()):
+            return _by_signature(msgspec.structs.replace(small, is_root=False), known, hang)
     if not logged:
         return hang
     if hang.verdict.code not in _NO_HANG:
@@ -71,6 +77,12 @@ def _explains(cause: Known, hang: Diagnosis) -> bool:
     if found.code in _NO_HANG or found.confidence is Confidence.LOW:
         return True
     return cause.is_root and found.confidence is not Confidence.HIGH
+
+
+def _first_of(consequences: Sequence[Known]) -> Known | None:
+    """A process that was killed came before those that lost their connection to it."""
+    killed = next((each for each in consequences if each.name in _TELLS_AN_END and _KILLED.search(each.text)), None)
+    return killed or next(iter(consequences), None)
 
 
 def _are_numbers_wrong(logged: Sequence[Finding]) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from everstep.knowledge.blocks import (
+    IN_PIPE,
     LINK_CAUSE,
     LINK_CONTEXT,
     AgentBlock,
@@ -328,7 +329,7 @@ class Matcher:
         if block.ignored or name.startswith((LINK_CAUSE, LINK_CONTEXT)):
             return
         signature = self._engine.match(name, name, in_traceback=True) or self._engine.fallback
-        is_open = signature is None or signature.role in (Role.UNKNOWN, Role.CASCADE)
+        is_open = signature is None or signature.role in (Role.UNKNOWN, Role.CASCADE) or block.raised_in == IN_PIPE
         if block.raised_in and is_open and not is_of_program(name.decode("utf-8", "replace")):
             signature = self._engine.match(name, block.raised_in + name, in_traceback=True) or signature
         if block.is_of_spawn:
