@@ -185,10 +185,11 @@ _HANGS = (
         "ES-H17",
         "rank-ended-early",
         "user",
-        "A rank ended with exit code 0 while the others still needed it.",
+        "A rank ended with exit code 0, or was through with its training, while the others still needed it.",
         "Names the rank and the step, restarts all ranks.",
         "The rank's log ends normally; the others wait in a collective, or say that a connection was closed.",
-        "Give all ranks the same number of steps: an uneven data set, a `break` or a `return` on one rank.",
+        "Give all ranks the same number of steps (an uneven data set, a `break` or a `return` on one rank). After the "
+        "training, call on all ranks what is collective: a save, a barrier, metrics that are gathered.",
     ),
     Code(
         "ES-H18",

@@ -77,7 +77,7 @@ def _with_rank(finding: Finding, ordered: list[Finding]) -> Finding:
         return dataclasses.replace(finding, ranks=() if alone else (accused,))
     if finding.ranks or finding.from_kernel:
         return finding
-    again = next((f.ranks for f in ordered if f.code == finding.code and len(f.ranks) == 1), ())
+    again: tuple[int, ...] = next((f.ranks for f in ordered if f.code == finding.code and len(f.ranks) == 1), ())
     if not again and (finding.is_exception or _RAISED.match(finding.text)):
         tables = {f.ranks for f in ordered if f.source == finding.source and _TABLE.match(f.text)}
         again = tables.pop() if len(tables) == 1 else ()

@@ -20,12 +20,13 @@ _CODES = {
     Kind.BEHIND: "ES-H02",
     Kind.MISMATCH: "ES-H03",
     Kind.SILENT: "ES-H20",
+    Kind.INIT: "ES-H20",
     Kind.STUCK: "ES-H20",
 }
 _SAME_SIZE = frozenset({"allreduce", "broadcast", "_allgather_base", "_reduce_scatter_base"})
 """Operations in which all ranks of a group have the same number of elements."""
 _PAIRED = ("send", "recv", "coalesced")
-_ORDER = (Kind.MISMATCH, Kind.MISSING, Kind.SILENT, Kind.BEHIND, Kind.STUCK)
+_ORDER = (Kind.MISMATCH, Kind.MISSING, Kind.SILENT, Kind.BEHIND, Kind.INIT, Kind.STUCK)
 
 
 def findings(claims: Claims, at: float) -> list[Finding]:
@@ -131,7 +132,7 @@ def _accusing(kind: Kind, told: Sequence[Named], ranks: tuple[int, ...], others:
 def _of_most(kind: Kind, named: Named, at: float) -> Finding:
     """Most ranks cannot be the odd ones, so none is accused. What was said of them still is the best there is."""
     who = f"{ranks_text(named.ranks)} " if named.ranks else ""
-    others = f"; {ranks_text(named.others)} did" if named.others else ""
+    others = f"; {ranks_text(named.others)} did" if named.others and kind is Kind.MISSING else ""
     odd = ", too many to be the odd ones" if named.ranks else ""
     branch = (
         ". A branch that not all ranks take is the usual cause: see what the few do there"
@@ -139,7 +140,7 @@ def _of_most(kind: Kind, named: Named, at: float) -> Finding:
         else ""
     )
     return Finding(
-        code=_CODES[kind],
+        code="ES-H11" if kind is Kind.INIT else _CODES[kind],
         sentence=f"{who}{named.says} ({named.source}){others}{odd}{branch}.",
         confidence=Confidence.LOW,
         evidence=_evidence([named], at),
@@ -148,7 +149,12 @@ def _of_most(kind: Kind, named: Named, at: float) -> Finding:
 
 def _evidence(told: Sequence[Named], at: float) -> tuple[Evidence, ...]:
     return tuple(
-        Evidence(at=at, source=named.source, says=named.says, rank=named.ranks[0] if len(named.ranks) == 1 else None)
+        Evidence(
+            at=at,
+            source="log" if named.kind is Kind.INIT else named.source,
+            says=named.says,
+            rank=named.ranks[0] if len(named.ranks) == 1 else None,
+        )
         for named in told[:_MAX_LISTED]
     )
 

@@ -15,6 +15,7 @@ class Kind(enum.StrEnum):
     BEHIND = "behind"  # has launched less than the others
     MISMATCH = "mismatch"  # called something else
     SILENT = "silent"  # does not answer, or is dead
+    INIT = "init"  # did not come to the end of a communicator's initialisation, or not to its begin
     STUCK = "stuck"  # its own watching thread stands still
 
 
