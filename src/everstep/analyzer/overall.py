@@ -8,7 +8,7 @@ import msgspec
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.hangs.combine import diagnose
 from everstep.analyzer.hangs.diagnosis import Diagnosis
-from everstep.analyzer.numbers.series import Point, judge_numbers
+from everstep.analyzer.numbers.series import LEAST_POINTS, Point, course_of, judge_numbers
 from everstep.analyzer.observations.finding import Finding
 from everstep.analyzer.observations.known import Known
 from everstep.analyzer.observations.records import Case
@@ -53,6 +53,8 @@ def overall(case: Case, series: Mapping[str, Sequence[Point]], known: Sequence[K
             return _by_consequence(said, known, hang)
         if small is not None and not any(series.values()):
             return _by_signature(msgspec.structs.replace(small, is_root=False), known, hang)
+    if not logged and hang.verdict.code == "ES-H15" and not known and not case.unread:
+        return _well(series, hang)
     if not logged:
         return hang
     if hang.verdict.code not in _NO_HANG:
@@ -86,6 +88,20 @@ def _first_of(consequences: Sequence[Known]) -> Known | None:
     """A process that was killed came before those that lost their connection to it."""
     killed = next((each for each in consequences if each.name in _TELLS_AN_END and _KILLED.search(each.text)), None)
     return killed or next(iter(consequences), None)
+
+
+def _well(series: Mapping[str, Sequence[Point]], hang: Diagnosis) -> Diagnosis:
+    """The diagnosis of logs that show a training, and no fault: it says what is well. A log that shows neither stays
+    without a verdict, and so does one that ends with an error."""
+    points = max(series.values(), key=len, default=())
+    is_error = any(e.source == "log" for e in hang.verdict.evidence)
+    if len(points) < LEAST_POINTS or is_error:
+        return hang
+    losses = [point.loss for point in points if point.loss is not None]
+    sentence = f"nothing is wrong in what is here: {len(points)} steps were logged{course_of(losses)}."
+    verdict = msgspec.structs.replace(hang.verdict, code="ES-H00", sentence=sentence, evidence=())
+    first = Finding(code="ES-H00", sentence=sentence, confidence=verdict.confidence)
+    return msgspec.structs.replace(hang, verdict=verdict, findings=(first,))
 
 
 def _are_numbers_wrong(logged: Sequence[Finding]) -> bool:
@@ -142,7 +158,7 @@ def _by_signature(cause: Known, known: Sequence[Known], hang: Diagnosis) -> Diag
         confidence=Confidence.MEDIUM if cause.is_root else Confidence.LOW,
         ranks=cause.ranks,
         place=cause.place,
-        evidence=(*_told(known, hang), *hang.verdict.evidence),
+        evidence=(*_told(known, hang), *(e for e in hang.verdict.evidence if e.source != "missing")),
     )
     others = hang.findings if hang.verdict.code not in _NO_HANG else ()
     first = Finding(code=cause.code, sentence=verdict.sentence, confidence=verdict.confidence, ranks=cause.ranks)

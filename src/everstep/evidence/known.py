@@ -22,6 +22,10 @@ _TABLE = re.compile(
 )
 """A launcher's word on a rank that ended as an exception ends a program."""
 
+_AHEAD = re.compile(
+    r"^(?:.{0,60}\d{1,3}%\|[^|]{0,200}\|[^\]]{0,100}\]\s{0,4}|[\w/.-]{1,100}\.(?:cpp|cc|cu|py):\d{1,6}\] )(?=\S)"
+)
+"""What a quoted line begins with and says nothing: a progress bar that was not ended, the file that logged it."""
 _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): ")
 _NUMBER = re.compile(r":\s*[-+]?[\d.,]+(?:[eE][-+]?\d+)?\s*%?$")
 """`MeanSquaredError: 0.12` is a result."""
@@ -123,7 +127,9 @@ def _known(finding: Finding, *, is_cause: bool = False, has_ended: bool = False)
         blame=finding.blame,
         action=str(finding.action),
         confirm=signature.confirm if signature is not None else "",
-        text=finding.text[:300],
+        do=signature.do if signature is not None else "",
+        component=finding.component,
+        text=_AHEAD.sub("", finding.text)[:300],
         source=finding.source,
         line=finding.line,
         ranks=finding.ranks[:64],

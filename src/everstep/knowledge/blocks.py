@@ -12,7 +12,9 @@ MAX_BLOCK_LINES = 4000
 """Longer "tracebacks" are something else, or recursion to the limit: Python itself folds repeated frames."""
 
 _FRAME = re.compile(rb'\s*File "([^"\n]{1,400})", line (\d{1,8}), in ')
-_NOT_THE_USERS = re.compile(rb"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<|importlib|/torch/|runpy\.py$")
+_NOT_THE_USERS = re.compile(
+    rb"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<|importlib|/torch/|runpy\.py$|/bin/[\w.-]+$"
+)
 _PYTHON = rb"/python3[\d.]*/"
 _PACKAGES = rb"/(?:site|dist)-packages/"
 IN_PIPE = b"In a pipe to another process: "

@@ -73,6 +73,7 @@ class Signature:
     action: Action
     meaning: str
     confirm: str
+    do: str = ""  # what a person should do, where the action's own words do not fit the fault
     specificity: int = 50  # of several that match one line the highest is reported
     negatives: tuple[str, ...] = ()  # a line that matches one of these is not this fault
     context: str = ""  # "error": only on lines about an error, or inside a traceback

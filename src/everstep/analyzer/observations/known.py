@@ -14,6 +14,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     blame: Blame
     action: str
     confirm: str
+    do: str = ""  # empty: what the action says
+    component: str = ""
     text: str
     source: str
     line: int
