@@ -129,10 +129,12 @@ _HANGS = (
         "ES-H11",
         "communication-stalled",
         "network",
-        "Every rank of the group entered the collective with the same arguments, and it does not complete.",
+        "The collective does not complete, and nothing says which rank is missing: the ranks that report it entered it "
+        "with the same arguments.",
         _REPORT,
         "NCCL_DEBUG=INFO, the link counters of the machines in the group, and their kernel logs.",
-        "Check network and links between the machines of the group.",
+        "Find out whether all ranks entered it (their stacks, the logs of those that reported nothing). If they did, "
+        "check the links between the machines, or between the GPUs of one machine.",
     ),
     Code(
         "ES-H12",
@@ -183,10 +185,11 @@ _HANGS = (
         "ES-H17",
         "rank-ended-early",
         "user",
-        "A rank ended with exit code 0 while the others still needed it.",
+        "A rank ended with exit code 0, or was through with its training, while the others still needed it.",
         "Names the rank and the step, restarts all ranks.",
         "The rank's log ends normally; the others wait in a collective, or say that a connection was closed.",
-        "Give all ranks the same number of steps: an uneven data set, a `break` or a `return` on one rank.",
+        "Give all ranks the same number of steps (an uneven data set, a `break` or a `return` on one rank). After the "
+        "training, call on all ranks what is collective: a save, a barrier, metrics that are gathered.",
     ),
     Code(
         "ES-H18",
@@ -208,6 +211,16 @@ _HANGS = (
         "Waits, because connections go on when a network heals; then restarts all ranks. Evicts no machine.",
         "The list of evidence has each link, since when and which way. ss -ti on both hosts shows retransmissions.",
         "Check the cables, switches, routes and firewalls between the named hosts.",
+    ),
+    Code(
+        "ES-H20",
+        "log-outlier",
+        "unknown",
+        "By what the logs say, these ranks differ from the others: they timed out elsewhere or reported no timeout, "
+        "did not answer, or ended at an earlier step. No record or stack says what they did.",
+        _ISOLATE,
+        "The log of the named rank: its last lines, and whether its process still runs.",
+        "Read the named rank's log and stack. TORCH_FR_BUFFER_SIZE=2000 makes the next hang name the collective.",
     ),
 )
 

@@ -1,5 +1,6 @@
 """One verdict for a folder: a hang if there is one, else what the logs say of numbers and of step times. Pure."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -7,11 +8,11 @@ import msgspec
 from everstep.analyzer.codes import CODES
 from everstep.analyzer.hangs.combine import diagnose
 from everstep.analyzer.hangs.diagnosis import Diagnosis
-from everstep.analyzer.numbers.series import Point, judge_numbers
+from everstep.analyzer.numbers.series import LEAST_POINTS, Point, course_of, judge_numbers
 from everstep.analyzer.observations.finding import Finding
 from everstep.analyzer.observations.known import Known
 from everstep.analyzer.observations.records import Case
-from everstep.analyzer.observations.words import ranks_text
+from everstep.analyzer.observations.words import ranks_text, seconds
 from everstep.analyzer.slowness.slow import judge_history
 from everstep.model.verdict import Blame, Confidence, Evidence
 
@@ -25,6 +26,12 @@ _TELLS_AN_END = frozenset(
 )
 """What a launcher says of the end of a rank: an exception of that rank says more, also in words that nobody knows."""
 
+_TIMED_OUT = "nccl_timeout"
+_COSTS = frozenset({_TIMED_OUT, "process_aborted", "segfault", "bus_error_rank"})
+"""What costs a job its exit code, or the time of its machines, although its training was over."""
+_RAN = re.compile(r"ran for (\d{1,12}) milliseconds")
+_KILLED = re.compile(r"exitcode ?: -9\b|\bSIGKILL\b|[Ss]ignal:? 9\b|\bKilled\b")
+
 
 def overall(case: Case, series: Mapping[str, Sequence[Point]], known: Sequence[Known] = ()) -> Diagnosis:
     """`series` is what each log told, oldest point first; `known` what the signatures found, the cause first."""
@@ -32,18 +39,22 @@ def overall(case: Case, series: Mapping[str, Sequence[Point]], known: Sequence[K
     cause = next((each for each in known if each.is_cause), None)
     if cause is not None and _explains(cause, hang):
         return _by_signature(cause, known, hang)
-    last = next((each for each in known if each.finished_line), None)
-    if last is not None and hang.verdict.code in _NO_HANG:
-        return _after_training(last, known, hang)
+    if any(each.finished_line for each in known) and (hang.verdict.code in _NO_HANG or not hang.verdict.ranks):
+        return _after_training(known, hang, case)
     logged = [finding for name, points in sorted(series.items()) for finding in _of_log(name, points, case.at)]
     logged.sort(key=lambda finding: finding.code)  # N before S: numbers that are wrong are worse than slow ones
-    said = next((each for each in known if each.is_consequence), None)
+    said = _first_of([each for each in known if each.is_consequence])
+    small = next((each for each in known if each.is_small), None)
     supposed = next((each for each in known if each.is_supposed), None)
     if hang.verdict.code == "ES-H15" and not _are_numbers_wrong(logged):
         if supposed is not None and (said is None or said.name in _TELLS_AN_END):
             return _by_exception(supposed, known, hang)
         if said is not None:
             return _by_consequence(said, known, hang)
+        if small is not None and not any(series.values()):
+            return _by_signature(msgspec.structs.replace(small, is_root=False), known, hang)
+    if not logged and hang.verdict.code == "ES-H15" and not known and not case.unread:
+        return _well(series, hang)
     if not logged:
         return hang
     if hang.verdict.code not in _NO_HANG:
@@ -73,25 +84,60 @@ def _explains(cause: Known, hang: Diagnosis) -> bool:
     return cause.is_root and found.confidence is not Confidence.HIGH
 
 
+def _first_of(consequences: Sequence[Known]) -> Known | None:
+    """A process that was killed came before those that lost their connection to it."""
+    killed = next((each for each in consequences if each.name in _TELLS_AN_END and _KILLED.search(each.text)), None)
+    return killed or next(iter(consequences), None)
+
+
+def _well(series: Mapping[str, Sequence[Point]], hang: Diagnosis) -> Diagnosis:
+    """The diagnosis of logs that show a training, and no fault: it says what is well. A log that shows neither stays
+    without a verdict, and so does one that ends with an error."""
+    points = max(series.values(), key=len, default=())
+    is_error = any(e.source == "log" for e in hang.verdict.evidence)
+    if len(points) < LEAST_POINTS or is_error:
+        return hang
+    losses = [point.loss for point in points if point.loss is not None]
+    sentence = f"nothing is wrong in what is here: {len(points)} steps were logged{course_of(losses)}."
+    verdict = msgspec.structs.replace(hang.verdict, code="ES-H00", sentence=sentence, evidence=())
+    first = Finding(code="ES-H00", sentence=sentence, confidence=verdict.confidence)
+    return msgspec.structs.replace(hang, verdict=verdict, findings=(first,))
+
+
 def _are_numbers_wrong(logged: Sequence[Finding]) -> bool:
     return bool(logged) and logged[0].code.startswith(_WORSE_THAN_SLOW)
 
 
-def _after_training(last: Known, known: Sequence[Known], hang: Diagnosis) -> Diagnosis:
-    """The diagnosis when the training ended by itself; later events are only reported."""
-    sentence = (
-        f"the training was over: {last.source}:{last.finished_line} says so. After that, {last.code} {last.title} "
-        f'("{last.text[:160].strip()}"), which ended no training.'
-    )
+def _after_training(known: Sequence[Known], hang: Diagnosis, case: Case) -> Diagnosis:
+    """The diagnosis when the training ended by itself. What came then cost no training; a time limit that ran out and a
+    crash still cost the time and the exit code of the job, so they are a fault of small confidence."""
+    torn = [each for each in known if each.finished_line]
+    last = next((each for each in torn if each.name in _COSTS), torn[0])
+    over = f"the training was over: {last.source}:{last.finished_line} says so. After that"
+    work = next((work for work in case.claims.works if work.op), None) if last.name == _TIMED_OUT else None
+    code, blame, confidence = "ES-H00", Blame.UNKNOWN, Confidence.MEDIUM
+    if last.name == _TIMED_OUT:
+        code, blame, confidence = "ES-H17", Blame.USER, Confidence.LOW
+        who = f"{ranks_text(last.ranks)} " if last.ranks else "a rank "
+        where = f"in {work.op}{f' #{work.seq}' if work.seq is not None else ''}" if work else "in a collective"
+        ran = _RAN.search(last.text)
+        cost = f" for {seconds(int(ran[1]) / 1000)}" if ran is not None else ""
+        sentence = f"{over}, {who}waited {where}{cost}, which the others did not enter; the job ended with an error."
+    elif last.name in _COSTS:
+        code, confidence = last.code, Confidence.LOW
+        sentence = f'{over}, {last.code} {last.title} ("{last.text[:160].strip()}"): no training is lost, the job '
+        sentence += "ended with an error."
+    else:
+        sentence = f'{over}, {last.code} {last.title} ("{last.text[:160].strip()}"), which ended no training.'
     verdict = msgspec.structs.replace(
         hang.verdict,
-        code="ES-H00",
+        code=code,
         sentence=sentence,
-        blame=Blame.UNKNOWN,
-        confidence=Confidence.MEDIUM,
+        blame=blame,
+        confidence=confidence,
         evidence=(*_told(known, hang), *hang.verdict.evidence),
     )
-    first = Finding(code="ES-H00", sentence=sentence, confidence=verdict.confidence)
+    first = Finding(code=code, sentence=sentence, confidence=confidence)
     return msgspec.structs.replace(hang, verdict=verdict, group=None, findings=(first,))
 
 
@@ -112,7 +158,7 @@ def _by_signature(cause: Known, known: Sequence[Known], hang: Diagnosis) -> Diag
         confidence=Confidence.MEDIUM if cause.is_root else Confidence.LOW,
         ranks=cause.ranks,
         place=cause.place,
-        evidence=(*_told(known, hang), *hang.verdict.evidence),
+        evidence=(*_told(known, hang), *(e for e in hang.verdict.evidence if e.source != "missing")),
     )
     others = hang.findings if hang.verdict.code not in _NO_HANG else ()
     first = Finding(code=cause.code, sentence=verdict.sentence, confidence=verdict.confidence, ranks=cause.ranks)

@@ -96,7 +96,8 @@ def _found(asked: Asked, folder: Folder) -> Found:
         folder = msgspec.structs.replace(folder, case=case)
     case, points = folder.case, folder.points
     diagnosis = overall(case, points, folder.known) if asked.with_numbers else diagnose(case)
-    folder = msgspec.structs.replace(folder, collect=inventory.collect(folder.case, diagnosis.verdict.ranks))
+    wanted = inventory.collect(folder.case, diagnosis.verdict, folder.known)
+    folder = msgspec.structs.replace(folder, collect=wanted)
     return Found(diagnosis=diagnosis, folder=folder if asked.with_case else _light(folder))
 
 

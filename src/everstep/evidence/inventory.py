@@ -4,6 +4,13 @@ from everstep.analyzer.observations.claims import Claims
 from everstep.analyzer.observations.known import Known
 from everstep.analyzer.observations.records import Case
 from everstep.analyzer.observations.words import ranks_text
+from everstep.model.verdict import Verdict
+
+NO_FAULT = "ES-H00"
+KERNEL_LOGS = "the kernel logs of the nodes (dmesg -T)"
+RAS = "`ncclras -v` while it still stands, where NCCL is 2.24 or newer"
+_OF_COMMUNICATION = frozenset({"nccl", "pytorch_dist", "gloo", "rdma", "nic"})
+"""Components whose consequences a hang of another rank brings about."""
 
 
 def read(case: Case, known: tuple[Known, ...], num_logs: int) -> tuple[str, ...]:
@@ -24,8 +31,20 @@ def read(case: Case, known: tuple[Known, ...], num_logs: int) -> tuple[str, ...]
     return tuple(found)
 
 
-def collect(case: Case, suspects: tuple[int, ...]) -> tuple[str, ...]:
-    """What would say more, most useful first."""
+def collect(case: Case, verdict: Verdict, known: tuple[Known, ...]) -> tuple[str, ...]:
+    """What would say more, most useful first. A fault that names itself needs no stacks and flight records: its
+    confirmation says what to look at."""
+    found = next((each for each in known if each.code == verdict.code), None)
+    if verdict.code == NO_FAULT or (found is not None and (found.is_cause or found.is_small or found.finished_line)):
+        return ()
+    silent = sorted({*case.world, *case.claims.world} - _heard(case.claims) - {e.rank for e in case.ranks})
+    logs = [f"the logs of {ranks_text(silent)}, of which nothing is here"] if silent else []
+    if found is not None and found.component not in _OF_COMMUNICATION:
+        return (*logs, *(() if logs else ("the logs of the other ranks, from before this line",)), KERNEL_LOGS)
+    return (*_of_hang(case, verdict.ranks), *logs, *_tools(case))
+
+
+def _of_hang(case: Case, suspects: tuple[int, ...]) -> list[str]:
     world = sorted({*case.world, *case.claims.world})
     stacked = {e.rank for e in case.ranks if e.processes}
     recorded = {e.rank for e in case.ranks if e.flight is not None}
@@ -40,12 +59,14 @@ def collect(case: Case, suspects: tuple[int, ...]) -> tuple[str, ...]:
         rows.append(
             f"flight records of {who}: TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 before the next run"
         )
-    silent = sorted(set(world) - _heard(case.claims) - {e.rank for e in case.ranks})
-    if silent:
-        rows.append(f"the logs of {ranks_text(silent)}, of which nothing is here")
-    if not recorded and not stacked:
-        rows.append("the kernel logs of the nodes (dmesg -T), and `ncclras -v` where NCCL is 2.24 or newer")
-    return tuple(rows)
+    return rows
+
+
+def _tools(case: Case) -> tuple[str, ...]:
+    if any(e.flight is not None or e.processes for e in case.ranks):
+        return ()
+    is_asked = any(named.source == "NCCL RAS" for named in case.claims.named)
+    return (KERNEL_LOGS, "`ncclras -v` again, some seconds later" if is_asked else RAS)
 
 
 def _heard(claims: Claims) -> set[int]:

@@ -1,5 +1,6 @@
 """Asks the signatures about the logs of a folder, all logs together: root before cascade."""
 
+import dataclasses
 import re
 
 from everstep.analyzer.observations.known import Known
@@ -7,14 +8,25 @@ from everstep.knowledge.causality.finished import is_teardown
 from everstep.knowledge.causality.linking import WENT_ON_LINES
 from everstep.knowledge.causality.ranking import choose_verdict, rank_findings
 from everstep.knowledge.findings import Finding
+from everstep.knowledge.lines import accused_in
 from everstep.knowledge.live import built_in
 from everstep.knowledge.matcher import Matcher
-from everstep.knowledge.signature import Role, Severity
+from everstep.knowledge.signature import Action, Role, Severity
 
 MAX_KNOWN = 12
 LAST_LINES = 3
 """So near to the end of a log a traceback ended the program, also where no launcher says so."""
 
+_TABLE = re.compile(
+    r"Root Cause \(first observed failure\): rank \d+ exitcode : 1 |.{0,80}\bRank \d+ crashed with exit code 1\b"
+)
+"""A launcher's word on a rank that ended as an exception ends a program."""
+
+_AHEAD = re.compile(
+    r"^(?:.{0,60}\d{1,3}%\|[^|]{0,200}\|[^\]]{0,100}\]\s{0,4}|[\w/.-]{1,100}\.(?:cpp|cc|cu|py):\d{1,6}\] )(?=\S)"
+)
+"""What a quoted line begins with and says nothing: a progress bar that was not ended, the file that logged it."""
+_RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): ")
 _NUMBER = re.compile(r":\s*[-+]?[\d.,]+(?:[eE][-+]?\d+)?\s*%?$")
 """`MeanSquaredError: 0.12` is a result."""
 
@@ -45,9 +57,35 @@ class KnownLines:
             if _says_something(finding) and (known is None or (finding.ranks and not known.ranks)):
                 by_code[finding.code] = finding
         told = [f for f in by_code.values() if cause is None or f.code != cause.code]
-        first = [_known(cause, is_cause=True)] if cause is not None else []
+        if cause is None and not told:
+            told = [finding for finding in ordered if _is_worth_watching(finding)][:1]
+        first = [_known(_with_rank(cause, ordered), is_cause=True)] if cause is not None else []
         has_ended = any(is_consequence(finding) for finding in told)
-        return (*first, *(_known(finding, has_ended=has_ended) for finding in told[:MAX_KNOWN]))
+        return (*first, *(_known(_with_rank(f, ordered), has_ended=has_ended) for f in told[:MAX_KNOWN]))
+
+
+def _is_worth_watching(finding: Finding) -> bool:
+    """Whether it is of small weight, and nothing in the log is against it: the best there is where nothing else is."""
+    is_small = finding.severity is Severity.INFO and finding.role in (Role.ROOT, Role.EITHER)
+    is_said = finding.action is Action.MONITOR and not finding.note
+    return is_small and is_said and not (finding.moved_on or finding.is_calm or finding.finished_line)
+
+
+def _with_rank(finding: Finding, ordered: list[Finding]) -> Finding:
+    """The finding with the rank that another line has for it. A message that holds another rank against its speakers is
+    about that rank. Old launchers do not tag lines: then the same error is said again with a tag, or the launcher's
+    table names the rank that ended with an exception."""
+    accused = accused_in(finding.text)
+    if accused is not None:
+        alone = len(finding.ranks) < 2 and finding.role is Role.ROOT  # one against one: it may be either
+        return dataclasses.replace(finding, ranks=() if alone else (accused,))
+    if finding.ranks or finding.from_kernel:
+        return finding
+    again: tuple[int, ...] = next((f.ranks for f in ordered if f.code == finding.code and len(f.ranks) == 1), ())
+    if not again and (finding.is_exception or _RAISED.match(finding.text)):
+        tables = {f.ranks for f in ordered if f.source == finding.source and _TABLE.match(f.text)}
+        again = tables.pop() if len(tables) == 1 else ()
+    return dataclasses.replace(finding, ranks=again)
 
 
 def _says_something(finding: Finding) -> bool:
@@ -89,13 +127,16 @@ def _known(finding: Finding, *, is_cause: bool = False, has_ended: bool = False)
         blame=finding.blame,
         action=str(finding.action),
         confirm=signature.confirm if signature is not None else "",
-        text=finding.text[:300],
+        do=signature.do if signature is not None else "",
+        component=finding.component,
+        text=_AHEAD.sub("", finding.text)[:300],
         source=finding.source,
         line=finding.line,
         ranks=finding.ranks[:64],
         place=finding.place,
         is_root=finding.role is Role.ROOT,
         is_consequence=is_consequence(finding),
+        is_small=_is_worth_watching(finding),
         is_supposed=is_supposed(finding, has_ended=has_ended),
         is_cause=is_cause,
         finished_line=finding.finished_line if is_teardown(finding) else 0,

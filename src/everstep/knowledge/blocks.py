@@ -12,9 +12,12 @@ MAX_BLOCK_LINES = 4000
 """Longer "tracebacks" are something else, or recursion to the limit: Python itself folds repeated frames."""
 
 _FRAME = re.compile(rb'\s*File "([^"\n]{1,400})", line (\d{1,8}), in ')
-_NOT_THE_USERS = re.compile(rb"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<|importlib|/torch/|runpy\.py$")
+_NOT_THE_USERS = re.compile(
+    rb"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<|importlib|/torch/|runpy\.py$|/bin/[\w.-]+$"
+)
 _PYTHON = rb"/python3[\d.]*/"
 _PACKAGES = rb"/(?:site|dist)-packages/"
+IN_PIPE = b"In a pipe to another process: "
 PLACES = tuple(
     (name, re.compile(pattern))
     for name, pattern in (
@@ -50,6 +53,11 @@ PLACES = tuple(
         (
             b"In joining the others: ",
             rb"/torch/distributed/(?:rendezvous\.py|elastic/rendezvous/)",
+        ),
+        (
+            IN_PIPE,
+            rb"/multiprocessing/(?:connection|managers|queues|resource_sharer|synchronize|popen_\w+)\.py$"
+            rb"|/concurrent/futures/|" + _PACKAGES + rb"ray/",
         ),
         (b"In opening a device: ", rb"/torch/(?:cuda|xpu|mtia|mps)/__init__\.py$|/torch_npu/npu/__init__\.py$"),
     )

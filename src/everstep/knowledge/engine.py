@@ -38,6 +38,22 @@ _LEVEL_WITHIN_BYTES = 160
 _CONTEXT = rb"(?i:error|exception|fatal|fail|critical|panic|traceback|abort|cannot|denied|unable)|^E\d{4} |\bE: "
 _OF_PROGRAMS = frozenset({"storage", "network", "python", "training", "pytorch_dist", "nccl"})
 """Components of programs and their libraries: a request that is retried is no fault yet."""
+_FORK = re.compile(rb"\b(?:CCOM|BKCL|[A-GI-MO-QS-Z]CCL)(?= (?:WARN|INFO|ERROR|TRACE) )")
+"""Libraries made out of NCCL print its lines under a name of their own, as long as NCCL's. HCCL is not one."""
+
+
+def as_nccl(text: bytes) -> bytes:
+    """The text with the names of forks of NCCL replaced; its length stays."""
+    return _FORK.sub(b"NCCL", text) if b"CCL " in text or b"CCOM " in text else text
+
+
+_OWNED = (
+    rb"\bUCX {1,4}(?:ERROR|WARN|FATAL|DIAG)\b|\blibfabric:|\b[A-Z]{1,5}CC?L (?:WARN|ERROR)\b|\bCCOM WARN\b"
+    rb"|\bmlx[45]_\w+\b|\binfiniband \w|\bamdgpu\b|\bNVRM\b|\bhabanalabs\b|\bbnxt_\w+\b|\befa_\w+\b|\bnvidia-\w+:"
+)
+"""A library or driver that says in front of the line whose it is. A word of errno behind that is what it got from a
+device; it says nothing of a file."""
+_OF_FILES = frozenset({"fs", "storage", "disk"})
 _CALM = (
     rb"(?: - |\[|\|)\s{0,4}(?:INFO|DEBUG|TRACE)\s{0,4}(?: - |\]|\|)"
     rb"|\] (?:INFO|DEBUG):? |\d (?:INFO|DEBUG) |^(?:INFO|DEBUG):"
@@ -110,6 +126,7 @@ class Engine:
             compiled.Compile()
         self._context = re2.compile(_CONTEXT, options())
         self._calm = re2.compile(_CALM, options())
+        self._owned = re2.compile(_OWNED, options())
         self._tone = Tone(options())
         self._negatives = {
             index: re2.compile(b"|".join(n.encode() for n in signature.negatives), options())
@@ -119,7 +136,7 @@ class Engine:
 
     def matters(self, text: bytes) -> bool:
         """Whether any line of this text may match a signature. One pass, no positions."""
-        return self._screen.matters(text)
+        return self._screen.matters(as_nccl(text))
 
     def look(self, data: bytes, *, may_prepare: bool = True) -> Look:
         """For the lines of this text that may match a signature, in their order. `may_prepare`: whether most of a
@@ -127,7 +144,7 @@ class Engine:
         self._num_read += len(data)
         if may_prepare and self._sieve is None and self._num_read > SIEVE_AFTER_BYTES:
             self.prepare()
-        return Look(data, self._screen, self._sieve)
+        return Look(as_nccl(data), self._screen, self._sieve)
 
     def prepare(self) -> None:
         """Makes what reads much text fast, unless another thread is making it."""
@@ -142,6 +159,7 @@ class Engine:
     ) -> Signature | None:
         """The most specific signature of a line. `message` is the line without stamps and tags. What the line supposes
         about itself counts only if what it reports says nothing; an error that it quotes, if that says more."""
+        line, message = as_nccl(line), as_nccl(message)
         found = self._said(line, message, in_traceback=in_traceback, from_kernel=from_kernel)
         quoted = _QUOTED.search(message)
         if quoted is None:
@@ -186,6 +204,8 @@ class Engine:
         for index in sorted(hits):
             signature = self.signatures[index]
             if best is not None and signature.specificity <= best.specificity:
+                continue
+            if signature.component in _OF_FILES and self._owned.search(head) is not None:
                 continue
             is_information = (coped and not _spoken_by_drivers(signature)) or (calm and not signature.any_level)
             if is_information and signature.action.acts:

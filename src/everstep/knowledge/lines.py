@@ -65,6 +65,7 @@ _WITHIN = ("local", "node", "host", "group", "machine", "dp", "tp", "pp", "cp", 
 """Words before "rank" whose number is not that of the rank in the job."""
 _FORMS = [form for word in _WITHIN for form in (word, word.title(), word.upper())]
 _NOT_WITHIN = "".join(rf"(?<!\b{form}[ _-])" for form in _FORMS).encode()
+_ACCUSED = re.compile(r"\bwhile [Rr]ank (\d{1,7}) (?:has|had|is|was|got|expects?|uses?)\b")
 _RANK_IN_TEXT = re.compile(rb"\[?" + _NOT_WITHIN + rb"[Rr]ank[ :]{0,2}(\d{1,7})\b")
 
 
@@ -212,6 +213,12 @@ def rank_in(text: bytes) -> int | None:
     if not is_first and any(other != match[1] for other in _RANK_IN_TEXT.findall(head)):
         return None
     return int(match[1])
+
+
+def accused_in(text: str) -> int | None:
+    """The rank that a message holds against the one that prints it: "Rank 2 has 363, while rank 0 has 0"."""
+    match = _ACCUSED.search(text)
+    return None if match is None else int(match[1])
 
 
 def _year_of(now: float) -> int:

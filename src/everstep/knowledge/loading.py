@@ -24,7 +24,19 @@ BUILT_IN = Path(__file__).parent / "data"
 _STRINGS = ("code", "class", "component", "title", "meaning", "confirm")
 _LISTS = ("patterns", "negatives", "recovers", "after")
 _ENUMS: dict[str, type[StrEnum]] = {"role": Role, "blame": Blame, "severity": Severity, "action": Action}
-_OPTIONAL = ("specificity", "context", "family", "screened", "any_level", "override", "negatives", "recovers", "after")
+_OPTIONAL = (
+    "specificity",
+    "context",
+    "family",
+    "screened",
+    "any_level",
+    "probe",
+    "do",
+    "override",
+    "negatives",
+    "recovers",
+    "after",
+)
 _KEYS = frozenset((*_STRINGS, *_LISTS, *_ENUMS, *_OPTIONAL))
 _NOT_IN_DEFAULTS = frozenset({"code", "patterns", "override"})
 _CODE = re.compile(r"[A-Z]{2,8}-[A-Z0-9]{2,16}")
@@ -219,9 +231,11 @@ class _File:
             action=action,
             specificity=specificity,
             context=context,
+            do=str(entry.get("do", "")),
             family=str(entry.get("family", "")),
             screened=_flag(entry, "screened", default=True),
             any_level=_flag(entry, "any_level", default=False),
+            probe=_flag(entry, "probe", default=False),
             origin=origin,
         )
 

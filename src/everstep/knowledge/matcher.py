@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from everstep.knowledge.blocks import (
+    IN_PIPE,
     LINK_CAUSE,
     LINK_CONTEXT,
     AgentBlock,
@@ -328,7 +329,7 @@ class Matcher:
         if block.ignored or name.startswith((LINK_CAUSE, LINK_CONTEXT)):
             return
         signature = self._engine.match(name, name, in_traceback=True) or self._engine.fallback
-        is_open = signature is None or signature.role in (Role.UNKNOWN, Role.CASCADE)
+        is_open = signature is None or signature.role in (Role.UNKNOWN, Role.CASCADE) or block.raised_in == IN_PIPE
         if block.raised_in and is_open and not is_of_program(name.decode("utf-8", "replace")):
             signature = self._engine.match(name, block.raised_in + name, in_traceback=True) or signature
         if block.is_of_spawn:
@@ -420,7 +421,7 @@ class Matcher:
         )
         key = self._fold.add(signature, text, seen)
         if key is not None and (key in stream.watches or len(stream.watches) < _MAX_WATCHES):
-            stream.watches[key] = Watch(stream.at)
+            stream.watches[key] = Watch(stream.at, is_probe=signature.probe)
         return key
 
 

@@ -39,6 +39,8 @@ def entry(signature: Signature) -> str:
         f"action     {signature.action}",
         f"confirm    {signature.confirm}",
     ]
+    if signature.do:
+        lines.append(f"do         {signature.do}")
     if signature.after:
         lines.append(f"follows    {', '.join(signature.after)} (a consequence when one of them is there)")
     if signature.recovers:
@@ -61,6 +63,7 @@ def _page(stem: str, members: Sequence[Signature]) -> str:
             f"blame {signature.blame} · severity {signature.severity} · action `{signature.action}`"
         )
         parts += [f"## {signature.code}: {signature.title}", "", signature.meaning, "", facts, ""]
+        parts += [f"To do: {signature.do}", ""] if signature.do else []
         parts += [f"To confirm: {signature.confirm}", ""]
     return "\n".join(parts)
 

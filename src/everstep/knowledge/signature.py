@@ -73,6 +73,7 @@ class Signature:
     action: Action
     meaning: str
     confirm: str
+    do: str = ""  # what a person should do, where the action's own words do not fit the fault
     specificity: int = 50  # of several that match one line the highest is reported
     negatives: tuple[str, ...] = ()  # a line that matches one of these is not this fault
     context: str = ""  # "error": only on lines about an error, or inside a traceback
@@ -80,6 +81,7 @@ class Signature:
     recovers: tuple[str, ...] = ()  # codes that this line cancels
     after: tuple[str, ...] = ()  # codes beside which this one is a consequence
     family: str = ""  # set on catch-alls for unknown lines: their queue's name
+    probe: bool = False  # also printed by a program that tries out whether it has something optional, and continues
     screened: bool = True  # False: explains lines that another signature finds, finds none itself
     origin: str = ""  # file and line it was read from
 

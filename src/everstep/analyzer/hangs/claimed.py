@@ -19,13 +19,14 @@ _CODES = {
     Kind.MISSING: "ES-H02",
     Kind.BEHIND: "ES-H02",
     Kind.MISMATCH: "ES-H03",
-    Kind.SILENT: "ES-H12",
-    Kind.STUCK: "ES-H12",
+    Kind.SILENT: "ES-H20",
+    Kind.INIT: "ES-H20",
+    Kind.STUCK: "ES-H20",
 }
 _SAME_SIZE = frozenset({"allreduce", "broadcast", "_allgather_base", "_reduce_scatter_base"})
 """Operations in which all ranks of a group have the same number of elements."""
 _PAIRED = ("send", "recv", "coalesced")
-_ORDER = (Kind.MISMATCH, Kind.MISSING, Kind.SILENT, Kind.BEHIND, Kind.STUCK)
+_ORDER = (Kind.MISMATCH, Kind.MISSING, Kind.SILENT, Kind.BEHIND, Kind.INIT, Kind.STUCK)
 
 
 def findings(claims: Claims, at: float) -> list[Finding]:
@@ -52,20 +53,19 @@ def _mismatches(calls: Sequence[Call], at: float, source: str) -> list[Finding]:
             if not odd:
                 continue
             place = f" #{seq}" if seq else ""
-            what = _said(told[odd[0]], code)
-            others = f"; the others called {_said(told[usual[0]], code)}" if usual else f"; so: {_listed(told, code)}"
             is_draw = not usual
-            sentence = f"{ranks_text(odd)} called {what}{place}{others}."
             if is_draw:
-                sentence = (
-                    f"{ranks_text(odd)} disagree{place}, and no majority says who is wrong: {_listed(told, code)}."
-                )
+                sentence = f"the ranks went different ways{f' at #{seq}' if seq else ''}: {_listed(told, code)}; no "
+                sentence += "majority says which is wrong."
+            else:
+                sentence = f"{ranks_text(odd)} called {_said(told[odd[0]], code)}{place}; the others called "
+                sentence += f"{_said(told[usual[0]], code)}."
             return [
                 Finding(
                     code=code,
                     sentence=sentence,
                     confidence=Confidence.LOW if is_draw else Confidence.HIGH,
-                    ranks=odd,
+                    ranks=() if is_draw and len(odd) > 2 else odd,
                     waiting=usual,
                     evidence=tuple(
                         Evidence(at=at, source=source, says=f"called {call.op} {call.form}".strip(), rank=rank)
@@ -81,7 +81,10 @@ def _said(call: Call, code: str) -> str:
 
 
 def _listed(told: Mapping[int, Call], code: str) -> str:
-    return ", ".join(f"rank {rank} {_said(call, code)}" for rank, call in sorted(told.items())[:_MAX_LISTED])
+    by_call: defaultdict[str, list[int]] = defaultdict(list)
+    for rank, call in sorted(told.items()):
+        by_call[_said(call, code)].append(rank)
+    return ", ".join(f"{ranks_text(ranks)} called {call}" for call, ranks in list(by_call.items())[:_MAX_LISTED])
 
 
 def _minority(values: Mapping[int, Hashable]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -98,30 +101,60 @@ def _minority(values: Mapping[int, Hashable]) -> tuple[tuple[int, ...], tuple[in
 
 def _by_tool(claims: Claims, at: float) -> list[Finding]:
     found = []
-    world = claims.world
     for kind in _ORDER:
         told = [named for named in claims.named if named.kind is kind]
-        ranks = tuple(sorted({rank for named in told for rank in named.ranks}))
-        if not ranks or (len(world) > 2 and 2 * len(ranks) > len(world)):
-            continue  # most ranks cannot be the odd ones
-        sentence = f"{ranks_text(ranks)} {told[0].says} ({told[0].source})."
-        sure = kind in (Kind.MISMATCH, Kind.MISSING) and told[0].source == "torchfrtrace"
-        found.append(
-            Finding(
-                code=_CODES[kind],
-                sentence=sentence,
-                confidence=Confidence.HIGH if sure else Confidence.LOW if kind is Kind.STUCK else Confidence.MEDIUM,
-                ranks=ranks,
-                waiting=tuple(rank for rank in world if rank not in ranks),
-                evidence=_evidence(told, at),
-            )
-        )
+        accused = [named for named in told if named.ranks and named.is_sure] or [n for n in told if n.ranks]
+        ranks = tuple(sorted({rank for named in accused for rank in named.ranks}))
+        world = {*claims.world, *(rank for named in told for rank in (*named.ranks, *named.others))}
+        if ranks and not 2 * len(ranks) > len(world) > 2:
+            found.append(_accusing(kind, accused, ranks, tuple(sorted(world - {*ranks})), at))
+        elif told:
+            found.append(_of_most(kind, told[0], at))
     return found
+
+
+def _accusing(kind: Kind, told: Sequence[Named], ranks: tuple[int, ...], others: tuple[int, ...], at: float) -> Finding:
+    first = told[0]
+    sure = kind in (Kind.MISMATCH, Kind.MISSING) and first.source == "torchfrtrace"
+    confidence = Confidence.HIGH if sure else Confidence.MEDIUM
+    if kind is Kind.STUCK or not any(named.is_sure for named in told):
+        confidence = Confidence.LOW
+    return Finding(
+        code=_CODES[kind],
+        sentence=f"{ranks_text(ranks)} {first.says} ({first.source}).",
+        confidence=confidence,
+        ranks=ranks,
+        waiting=others,
+        evidence=_evidence(told, at),
+    )
+
+
+def _of_most(kind: Kind, named: Named, at: float) -> Finding:
+    """Most ranks cannot be the odd ones, so none is accused. What was said of them still is the best there is."""
+    who = f"{ranks_text(named.ranks)} " if named.ranks else ""
+    others = f"; {ranks_text(named.others)} did" if named.others and kind is Kind.MISSING else ""
+    odd = ", too many to be the odd ones" if named.ranks else ""
+    branch = (
+        ". A branch that not all ranks take is the usual cause: see what the few do there"
+        if kind is Kind.MISSING
+        else ""
+    )
+    return Finding(
+        code="ES-H11" if kind is Kind.INIT else _CODES[kind],
+        sentence=f"{who}{named.says} ({named.source}){others}{odd}{branch}.",
+        confidence=Confidence.LOW,
+        evidence=_evidence([named], at),
+    )
 
 
 def _evidence(told: Sequence[Named], at: float) -> tuple[Evidence, ...]:
     return tuple(
-        Evidence(at=at, source=named.source, says=named.says, rank=named.ranks[0] if len(named.ranks) == 1 else None)
+        Evidence(
+            at=at,
+            source="log" if named.kind is Kind.INIT else named.source,
+            says=named.says,
+            rank=named.ranks[0] if len(named.ranks) == 1 else None,
+        )
         for named in told[:_MAX_LISTED]
     )
 
@@ -147,7 +180,7 @@ def _traced(calls: Sequence[Call], at: float) -> list[Finding]:
 
 def _differs(odd: tuple[int, ...], usual: tuple[int, ...], says: str, at: float) -> Finding:
     return Finding(
-        code="ES-H12",
+        code="ES-H20",
         sentence=f"{ranks_text(odd)} {says}.",
         confidence=Confidence.MEDIUM if len(odd) == 1 else Confidence.LOW,
         ranks=odd,
@@ -165,10 +198,12 @@ def _watchdogs(claims: Claims, at: float) -> list[Finding]:
         by_group[work.group or only].setdefault(work.rank, work)
     if not by_group:
         return []
-    told = max(by_group.values(), key=len)
+    group, told = max(by_group.items(), key=lambda item: len(item[1]))
     reported = {work.rank for work in claims.works}
+    apart = _apart(told, at, is_named=bool(group), is_pair=len(claims.world) == 2) if group or not groups else []
+    if apart:
+        return apart
     for says, values in (
-        ("timed out in another operation than the others", {r: (w.seq, w.op) for r, w in told.items() if w.op}),
         ("timed out at another place than the others", {r: w.seq for r, w in told.items() if w.seq is not None}),
         (
             "had enqueued another number of operations",
@@ -182,9 +217,6 @@ def _watchdogs(claims: Claims, at: float) -> list[Finding]:
         odd, usual = _minority(values)
         if odd and usual:
             return [_differs(odd, usual, f"{says}: {_places(odd, told)}, others {_places(usual[:1], told)}", at)]
-    apart = _apart(told, at) if only else []
-    if apart:
-        return apart
     silent = tuple(rank for rank in claims.world if rank not in reported)
     if silent and 2 * len(silent) <= len(reported):
         first = next(iter(told.values()))
@@ -202,14 +234,20 @@ def _watchdogs(claims: Claims, at: float) -> list[Finding]:
                 at,
             )
         ]
-    return [_same(told, len(reported - told.keys()), at)] if len(told) > 1 else []
+    return [_same(told, len(reported - told.keys()), silent, at)] if len(told) > 1 else []
 
 
-def _apart(told: Mapping[int, Work], at: float) -> list[Finding]:
+def _apart(told: Mapping[int, Work], at: float, *, is_named: bool, is_pair: bool) -> list[Finding]:
     """Ranks that timed out at one place of one group in calls that cannot belong together. Sizes that may differ from
-    rank to rank, and the two ends of a transfer, say nothing."""
+    rank to rank, and the two ends of a transfer, say nothing; nor do sizes where no line names the group: stages of a
+    pipeline are at one number with tensors of their own. `is_pair`: there are two ranks, and so one group."""
     calls = [
-        Call(rank=rank, seq=work.seq, op=work.op, form=work.size if work.op in _SAME_SIZE else "")
+        Call(
+            rank=rank,
+            seq=work.seq,
+            op=work.op,
+            form=work.size if work.op in _SAME_SIZE and (is_named or is_pair) else "",
+        )
         for rank, work in told.items()
         if work.seq is not None and work.op and not work.op.startswith(_PAIRED)
     ]
@@ -232,17 +270,30 @@ def _behind(told: Mapping[int, Work]) -> tuple[int, ...]:
     return tuple(sorted(rank for rank, value in known.items() if value == least))
 
 
-def _same(told: Mapping[int, Work], num_elsewhere: int, at: float) -> Finding:
-    first = next(iter(told.values()))
+def _same(told: Mapping[int, Work], num_elsewhere: int, silent: tuple[int, ...], at: float) -> Finding:
+    where = _listed_places(told)
     elsewhere = f" ({num_elsewhere} more in other groups)" if num_elsewhere else ""
+    quiet = f"; {ranks_text(silent)} did not report a timeout" if silent else ""
     return Finding(
         code="ES-H11",
-        sentence=f"{len(told)} ranks timed out in {_place(first)}{elsewhere}, and none says anything else than the "
-        "others: who is missing from it, or whether the network or a device stands, their logs do not tell.",
+        sentence=f"{len(told)} ranks timed out in {where}{elsewhere}{quiet}. The logs do not tell which rank is "
+        "missing from it, or whether the network or a device stands.",
         confidence=Confidence.LOW,
         waiting=tuple(sorted(told)),
-        evidence=(Evidence(at=at, source="log", says=f"all timed out in {_place(first)}"),),
+        evidence=(Evidence(at=at, source="log", says=f"timed out in {where}"),),
     )
+
+
+def _listed_places(told: Mapping[int, Work]) -> str:
+    """Where all of them are; of several places, who is where."""
+    by_place: defaultdict[str, list[int]] = defaultdict(list)
+    for rank, work in sorted(told.items()):
+        by_place[_operation(work)].append(rank)
+    if len(by_place) == 1:
+        return _place(next(iter(told.values())))
+    listed = list(by_place.items())
+    more = f", and {len(listed) - _MAX_LISTED} more places" if len(listed) > _MAX_LISTED else ""
+    return ", ".join(f"{place} ({ranks_text(ranks)})" for place, ranks in listed[:_MAX_LISTED]) + more
 
 
 def _places(ranks: Sequence[int], told: Mapping[int, Work]) -> str:
@@ -250,7 +301,10 @@ def _places(ranks: Sequence[int], told: Mapping[int, Work]) -> str:
 
 
 def _place(work: Work) -> str:
-    seq = f" #{work.seq}" if work.seq is not None else ""
     numbers = (("enqueued", work.enqueued), ("completed", work.completed))
     status = ", ".join(f"{word} #{number}" for word, number in numbers if number is not None)
-    return f"{work.op or 'an operation'}{seq}{f' ({status})' if status else ''}"
+    return f"{_operation(work)}{f' ({status})' if status else ''}"
+
+
+def _operation(work: Work) -> str:
+    return f"{work.op or 'an operation'}{f' #{work.seq}' if work.seq is not None else ''}"

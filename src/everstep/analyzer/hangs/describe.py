@@ -17,7 +17,7 @@ from everstep.analyzer.observations.records import KernelThread, RankEvidence
 from everstep.analyzer.observations.words import ranks_text, verb
 from everstep.model.verdict import Confidence, Evidence
 
-_REFINABLE = frozenset({"ES-H02", "ES-H10", "ES-H12", "ES-H18"})
+_REFINABLE = frozenset({"ES-H02", "ES-H10", "ES-H12", "ES-H18", "ES-H20"})
 _BY_ACTIVITY = {
     Activity.LOADER: "ES-H06",
     Activity.PYTHON: "ES-H07",

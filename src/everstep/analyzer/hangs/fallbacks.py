@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from everstep.analyzer.hangs.metrics import odd_ones_out
 from everstep.analyzer.observations.claims import Claims
-from everstep.analyzer.observations.clusters import Activity, Clusters
+from everstep.analyzer.observations.clusters import Activity, Cluster, Clusters
 from everstep.analyzer.observations.finding import Finding
 from everstep.analyzer.observations.positions import Positions
 from everstep.analyzer.observations.records import Hold, RankEvidence
@@ -38,7 +38,7 @@ def stacks(at: float, clusters: Clusters, doing: Mapping[int, Activity]) -> list
     free = tuple(sorted(rank for rank, activity in doing.items() if activity not in (*_VICTIM, Activity.BACKWARD)))
     if waiting and free and len(free) <= len(waiting):
         listed = [c for c in (*clusters.healthy, *clusters.outliers) if set(c.ranks) & set(free)]
-        what = "; ".join(f"{ranks_text(c.ranks)} {c.activity}" for c in listed[:_MAX_LISTED])
+        what = "; ".join(_doing(c) for c in listed[:_MAX_LISTED])
         return [
             Finding(
                 code="ES-H12",
@@ -65,6 +65,12 @@ def stacks(at: float, clusters: Clusters, doing: Mapping[int, Activity]) -> list
     ]
 
 
+def _doing(of: Cluster) -> str:
+    if of.activity is Activity.UNKNOWN:
+        return f"what {ranks_text(of.ranks)} {verb(of.ranks, 'does', 'do')} is not known"
+    return f"{ranks_text(of.ranks)} {of.activity}"
+
+
 def timeouts(at: float, by_rank: Mapping[int, RankEvidence], world: tuple[int, ...], claims: Claims) -> list[Finding]:
     """Ranks that the communication library did not report as timed out, or that timed out earlier in the sequence: each
     group has one of its own, so numbers of several groups are not compared."""
@@ -83,7 +89,7 @@ def timeouts(at: float, by_rank: Mapping[int, RankEvidence], world: tuple[int, .
     who = "did not report a timeout" if silent else "timed out at an earlier place"
     return [
         Finding(
-            code="ES-H12",
+            code="ES-H20",
             sentence=f"{len(reported)} ranks timed out{furthest}; {ranks_text(ranks)} {who}.",
             confidence=Confidence.LOW if len(ranks) > 1 else Confidence.MEDIUM,
             ranks=ranks,
@@ -120,7 +126,7 @@ def steps(at: float, by_rank: Mapping[int, RankEvidence]) -> list[Finding]:
         return []
     return [
         Finding(
-            code="ES-H12",
+            code="ES-H20",
             sentence=f"the log of {ranks_text(behind)} ends at step {known[behind[0]]}, the others' at step {newest}.",
             confidence=Confidence.LOW,
             ranks=behind,

@@ -15,6 +15,7 @@ class Kind(enum.StrEnum):
     BEHIND = "behind"  # has launched less than the others
     MISMATCH = "mismatch"  # called something else
     SILENT = "silent"  # does not answer, or is dead
+    INIT = "init"  # did not come to the end of a communicator's initialisation, or not to its begin
     STUCK = "stuck"  # its own watching thread stands still
 
 
@@ -41,12 +42,14 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks that a tool names."""
+    """Ranks that a tool names; no ranks: it says what is wrong, and not with whom."""
 
     source: str
     kind: Kind
     ranks: tuple[int, ...]
-    says: str
+    says: str  # in the past tense, which is the same for one rank and for many; without ranks a whole sentence
+    others: tuple[int, ...] = ()  # those that the tool compares them with, where it lists them
+    is_sure: bool = True  # False: a running job looks the same
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     blame: Blame
     action: str
     confirm: str
+    do: str = ""  # empty: what the action says
+    component: str = ""
     text: str
     source: str
     line: int
@@ -22,5 +24,6 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     is_root: bool = True  # names a cause by itself; otherwise only where nothing stronger does
     is_consequence: bool = False  # of something that may not be in the logs; no training stands after it
     is_supposed: bool = False  # an exception of unknown words that ended it; party and class are guessed by its words
+    is_small: bool = False  # of small weight: worth watching, and told where nothing else is
     is_cause: bool = False  # the one that the others follow from
     finished_line: int = 0  # only tore a program down that had said in this line that its training was over; 0: no

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from everstep.analyzer.observations.claims import Call, Claims, Kind, Named, Work
+from everstep.analyzer.reading.init_text import InitText
 from everstep.analyzer.reading.lines import Lines
 from everstep.analyzer.reading.log_lines import MAX_LINE
 from everstep.analyzer.reading.ras_text import SECTIONS, RasText
@@ -56,6 +57,7 @@ class ToolText:
         self._ras = RasText()
         self._flight = FlightText()
         self._trace = CollTrace()
+        self._init = InitText()
 
     def read(self, log: Lines | Iterable[str]) -> Claims:
         log = log if isinstance(log, Lines) else Lines(log)
@@ -64,7 +66,8 @@ class ToolText:
             for number in numbers:
                 spoken = log.ranks[number]
                 read(log.lines[number][:MAX_LINE], self._rank if spoken is None else spoken)
-        named = (*self._named, *self._ras.named(), *self._flight.named())
+        stands = () if _trains_after(log, "- Init START") else self._init.named()
+        named = (*self._named, *self._ras.named(), *self._flight.named(), *stands)
         sizes = [size for size in (self._world_size, self._ras.num_ranks) if size is not None]
         return Claims(
             works=tuple(self._works.values()),
@@ -92,6 +95,9 @@ class ToolText:
         if log.has("NCCL INFO") and log.has("opCount"):
             yield log.numbers_with("NCCL INFO"), self._calls_of_nccl
 
+        if log.has("- Init START"):
+            yield log.numbers_with("- Init START", "- Init COMPLETE"), self._inits
+
     def _has_room(self) -> bool:
         return len(self._works) + len(self._calls) + len(self._named) < MAX_CLAIMS
 
@@ -107,6 +113,9 @@ class ToolText:
 
     def _calls_of_nccl(self, line: str, _rank: int | None) -> None:
         self._trace.line(line)
+
+    def _inits(self, line: str, _rank: int | None) -> None:
+        self._init.line(line)
 
     def _watchdog(self, line: str, rank: int | None) -> None:
         if not self._has_room():
@@ -178,8 +187,14 @@ class ToolText:
             says = "called something else than the others, says NCCL"
             self._named[_named("NCCL", Kind.MISMATCH, (int(found[1]),), says)] = None
         if rank is not None and _STUCK.search(line):
-            says = "the thread that watches its collectives stood still: a CUDA or NCCL call did not return"
+            says = "did not return from a CUDA or NCCL call: the thread that watches collectives stood still"
             self._named[_named("watchdog", Kind.STUCK, (rank,), says)] = None
+
+
+def _trains_after(log: Lines, words: str) -> bool:
+    """Whether a loss stands behind the last line with these words: whatever they announce has come to its end."""
+    last = next((number for number in range(len(log.lines) - 1, -1, -1) if words in log.lines[number]), None)
+    return last is not None and any("loss" in line for line in log.lowered[last:])
 
 
 def _group(number: str | None, guid: str | None) -> str:

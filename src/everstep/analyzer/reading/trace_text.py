@@ -3,6 +3,7 @@
 import re
 
 from everstep.analyzer.observations.claims import Call, Kind, Named
+from everstep.analyzer.observations.frames import is_user_file
 
 REPORTED = ("missing ranks: {", "Culprit rank ", "missed FR dumps from ranks")
 """Without any of these torchfrtrace names nobody."""
@@ -10,6 +11,9 @@ REPORTED = ("missing ranks: {", "Culprit rank ", "missed FR dumps from ranks")
 _MISSING = re.compile(r"\bmissing ranks: \{([\d, ]{1,4000})\}")
 _CULPRIT = re.compile(r"Culprit rank (\d{1,7}); ([^,]{1,200})")
 _COLLECTIVE = re.compile(r"^\s*(?:\S{0,30} )?collective: (\S{1,80})")
+_GROUP = re.compile(r"group info: \w{1,20}:(\S{1,80})")
+_EXPECTED = re.compile(r"\bexpected ranks: \{([\d, ]{1,40000})\}")
+_FRAME = re.compile(r"^\s{0,8}(\S{1,100}) at (\S{1,300}):(\d{1,7})\s*$")
 _HEAD = re.compile(r"(?:Not all ranks joining collective|Collective sequence number|mismatch in the collective)", re.I)
 _SEQ = re.compile(r"sequence number:? (\d{1,12})")
 _NO_DUMPS = re.compile(r"missed FR dumps from ranks \(\{?([\d, ]{1,4000})\}?\)")
@@ -30,32 +34,53 @@ class FlightText:
 
     def __init__(self) -> None:
         self._named: dict[Named, None] = {}
-        self._seq = ""
-        self._op = ""
+        self._said: list[tuple[Kind, tuple[int, ...], str]] = []  # of the collective at hand, whose place comes last
+        self._start("")
+
+    def _start(self, seq: str) -> None:
+        self._tell()
+        self._seq, self._op, self._group, self._place = seq, "", "", ""
+        self._expected: tuple[int, ...] = ()
 
     def line(self, line: str) -> None:
-        if "rank" not in line and "ollective" not in line:
+        if self._said and not self._place and (frame := _FRAME.match(line)) and is_user_file(frame[2]):
+            self._place = f"{frame[2].rpartition('/')[2]}:{frame[3]} {frame[1]}"
+        if "rank" not in line and "ollective" not in line and "group" not in line:
             return
         if _HEAD.search(line):
             found = _SEQ.search(line)
-            self._seq, self._op = (found[1] if found else ""), ""
+            self._start(found[1] if found else "")
         elif found := _COLLECTIVE.match(line):
             self._op = found[1].rpartition(":")[2]
+        elif found := _GROUP.search(line):
+            self._group = found[1]
+        if found := _EXPECTED.search(line):
+            self._expected = _numbers(found[1])
         if found := _MISSING.search(line):
-            self._add(Kind.MISSING, _numbers(found[1]), f"did not join {self._what()}")
+            self._say(Kind.MISSING, _numbers(found[1]), "did not join {what}")
         for found in _CULPRIT.finditer(line):
-            self._add(Kind.MISMATCH, (int(found[1]),), f"does not fit in {self._what()}: {found[2].strip()}")
+            self._say(Kind.MISMATCH, (int(found[1]),), f"did not fit in {{what}}: {found[2].strip()}")
         if found := _NO_DUMPS.search(line):
-            self._add(Kind.SILENT, _numbers(found[1]), "left no flight record")
+            self._say(Kind.SILENT, _numbers(found[1]), "left no flight record")
+
+    def _say(self, kind: Kind, ranks: tuple[int, ...], says: str) -> None:
+        if ranks and len(self._named) + len(self._said) < 10_000:
+            self._said.append((kind, ranks, says))
+
+    def _tell(self) -> None:
+        said, self._said = self._said, []
+        for kind, ranks, says in said:
+            others = tuple(rank for rank in self._expected if rank not in ranks) if kind is Kind.MISSING else ()
+            text = says.replace("{what}", self._what())
+            self._named[Named(source="torchfrtrace", kind=kind, ranks=ranks, says=text, others=others)] = None
 
     def _what(self) -> str:
-        return f"{self._op or 'the collective'}{f' #{self._seq}' if self._seq else ''}"
-
-    def _add(self, kind: Kind, ranks: tuple[int, ...], says: str) -> None:
-        if ranks and len(self._named) < 10_000:
-            self._named[Named(source="torchfrtrace", kind=kind, ranks=ranks, says=says)] = None
+        place = f", called at {self._place}" if self._place else ""
+        group = f" of {self._group}" if self._group else ""
+        return f"{self._op or 'the collective'}{f' #{self._seq}' if self._seq else ''}{group}{place}"
 
     def named(self) -> tuple[Named, ...]:
+        self._tell()
         return tuple(self._named)
 
 

@@ -188,7 +188,7 @@ def _advice(code: str, folder: Folder) -> tuple[str, str]:
     known = _known(code, folder)
     if code in CODES or known is None:
         return CODES[code].you_do, CODES[code].confirm
-    return ACTIONS.get(known.action, known.action), known.confirm
+    return known.do or ACTIONS.get(known.action, known.action), known.confirm
 
 
 def _left_out(folder: Folder) -> list[str]:

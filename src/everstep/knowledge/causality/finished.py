@@ -76,7 +76,7 @@ class Finish:
     def __init__(self) -> None:
         self.line = 0  # where it was said; 0: not, or training began again
         self._offset = 0
-        self._steps: set[int] = set()
+        self._steps: set[float] = set()
 
     def read(self, message: bytes, line: int, end: int) -> None:
         """A line that the screen stopped at; `end`: where it ends in the data at hand."""

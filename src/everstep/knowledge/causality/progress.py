@@ -11,9 +11,11 @@ import re2
 
 NUM_STEPS = 4
 """Different step numbers after a line that prove that the job continued. Peers of a dead rank show two at most."""
+NUM_STEPS_OF_PROBE = 1
+"""The same after a line that programs print while they try something out: it is one that ended nothing."""
 _SEGMENT_BYTES = 16 << 10
 _MARKS_PER_SEGMENT = 8
-_NUMBER = rb"['\"]?\s{0,3}[:=#]?\s{0,8}(\d{1,12})\b"
+_NUMBER = rb"['\"]?\s{0,3}[:=#]?\s{0,8}(\d{1,12}(?:\.\d{1,6})?)\b"
 
 
 def _compiled() -> "re2._Regexp":
@@ -31,30 +33,31 @@ def _compiled() -> "re2._Regexp":
 _STEP = _compiled()
 
 
-def marks(data: bytes) -> Iterator[tuple[int, int]]:
-    """Offset and number of steps that the text shows: the first few of each segment, which is enough to see a job run,
-    and all of the last one, where it may have ended."""
+def marks(data: bytes) -> Iterator[tuple[int, float]]:
+    """Offset and number of steps that the text shows, or of parts of an epoch: the first few of each segment, which is
+    enough to see a job run, and all of the last one, where it may have ended."""
     for begin in range(0, len(data), _SEGMENT_BYTES):
         end = min(len(data), begin + _SEGMENT_BYTES)
         found = _STEP.finditer(data[begin:end])
         for match in found if end == len(data) else islice(found, _MARKS_PER_SEGMENT):
-            yield begin + match.start(), int(match[1] or match[2])
+            yield begin + match.start(), float(match[1] or match[2])
 
 
 class Watch:
     """One open finding of one stream: which different steps were seen after its last line."""
 
-    __slots__ = ("offset", "steps")
+    __slots__ = ("needed", "offset", "steps")
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, offset: int, *, is_probe: bool = False) -> None:
         self.offset = offset
-        self.steps: set[int] = set()
+        self.needed = NUM_STEPS_OF_PROBE if is_probe else NUM_STEPS
+        self.steps: set[float] = set()
 
-    def has_moved_on(self, seen: list[tuple[int, int]]) -> bool:
+    def has_moved_on(self, seen: list[tuple[int, float]]) -> bool:
         for offset, step in seen:
             if offset > self.offset:
                 self.steps.add(step)
-                if len(self.steps) >= NUM_STEPS:
+                if len(self.steps) >= self.needed:
                     return True
         self.offset = -1
         return False

@@ -54,7 +54,7 @@ def rank_findings(
     settled = judge_hands(link(_apply_recoveries(_apply_after(_apply_repeats(asked))), end=end))
     known = [f.at for f in settled if f.at is not None and _grade(f) <= _UNKNOWN_TRACEBACK]
     first = min(known, default=None)
-    ordered = sorted(settled, key=lambda f: _key(f, first, skew_s))
+    ordered = _most_telling(sorted(settled, key=lambda f: _key(f, first, skew_s)), skew_s)
     if not ordered or _grade(ordered[0]) > 3:
         return ordered
     head = _with_drivers_verdict(ordered[0], ordered)
@@ -112,6 +112,18 @@ def _key(finding: Finding, first: float | None, skew_s: float) -> tuple[int, flo
         return 0, grade + 0.5 * talk, finding.seq, 0
     at = first if finding.at is None else finding.at
     return 0, at + handicap, grade, finding.seq
+
+
+def _most_telling(ordered: list[Finding], skew_s: float) -> list[Finding]:
+    """Of lines of one component about one moment, of which each may be cause or consequence, the one that says most
+    comes first: a runtime's general complaint stands before its reason as often as behind it."""
+    if not ordered or _grade(ordered[0]) != 2:
+        return ordered
+    head = ordered[0]
+    same = [f for f in ordered if _grade(f) == 2 and f.component == head.component and f.source == head.source]
+    rivals = [f for f in same if f.at is None or head.at is None or abs(f.at - head.at) <= skew_s]
+    best = max(rivals, key=lambda f: f.specificity)
+    return [best, *(f for f in ordered if f is not best)]
 
 
 def _explained(finding: Finding, by: str) -> Finding:

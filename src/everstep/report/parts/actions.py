@@ -1,19 +1,21 @@
 """What the actions of the knowledge base mean for a person. The closed list is `knowledge.signature.Action`; pure."""
 
 ACTIONS = {
-    "RESTART_IN_PLACE": "Nothing: a restart cures it. If it recurs, inspect the node.",
+    "RESTART_IN_PLACE": "Restart. If it recurs on one machine only, inspect that machine; if at the same place of the "
+    "program, inspect the program.",
     "RESET_GPU": "Drain the node, reset its accelerator, run `everstep check`, and readmit it.",
     "DRAIN_AND_RESTART_NODE": "Drain the node, restart its services, run `everstep check`, and readmit it.",
     "REBOOT_NODE": "Drain and reboot the node, run `everstep check`, and readmit it.",
     "REPLACE_NODE": "Take the node out and have its hardware looked at: it does not come back by itself.",
     "CHECK_NODE": "Run `everstep check` on the node: a program says that it is at fault, its own sensors do not.",
-    "CHECK_USER_CODE": "Look at the program: no machine is to blame.",
-    "CHECK_ENVIRONMENT": "Look at versions, limits and settings of the job and the node.",
-    "CHECK_NETWORK": "Look at the link that the evidence names: cable, port, switch, counters.",
-    "CHECK_STORAGE": "Look at the storage that the evidence names.",
-    "CHECK_SCHEDULER": "Ask the scheduler why it ended or moved the job.",
-    "FIND_ROOT": "This is a consequence: what came before it is the cause.",
+    "CHECK_USER_CODE": "Look at the program and its settings.",
+    "CHECK_ENVIRONMENT": "Check what the evidence names: a version, a limit or a setting of the job or the node.",
+    "CHECK_NETWORK": "Check the connection that the evidence names: address and interface first, then port, cable and "
+    "counters.",
+    "CHECK_STORAGE": "Check the file or mount that the evidence names, from that node and from another one.",
+    "CHECK_SCHEDULER": "Read why the scheduler ended or moved the job: sacct, or the events of the pod.",
+    "FIND_ROOT": "Look for what came before it: this is a consequence.",
     "REVIEW": "This line is not classified yet: `everstep kb unknown`.",
-    "MONITOR": "Nothing yet: watch whether it grows.",
+    "MONITOR": "Nothing yet. If it recurs or grows, inspect what the evidence names.",
     "IGNORE": "Nothing.",
 }
