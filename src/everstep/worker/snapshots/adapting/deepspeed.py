@@ -50,6 +50,8 @@ def is_optimizer(thing: object) -> bool:
 class Partitions:
     """fp32 partitions, moments and loss scale of one of DeepSpeed's optimizers."""
 
+    is_comparable = True  # after a restore, with what was restored
+
     def __init__(self, optimizer: Any) -> None:  # noqa: ANN401
         name = names_of(optimizer)[0]
         if name not in _KNOWN:
@@ -79,6 +81,8 @@ class Partitions:
 
 class Shards:
     """Module under ZeRO 3: of each parameter this rank's part, and the whole of those that are never parted."""
+
+    is_comparable = True  # after a restore, with what was restored
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
@@ -112,6 +116,8 @@ class Shards:
 
 class Engine:
     """Weights, optimizer, scheduler and counts of a DeepSpeedEngine."""
+
+    is_comparable = True  # after a restore, with what was restored
 
     def __init__(self, engine: Any) -> None:  # noqa: ANN401
         name = names_of(engine)[0]

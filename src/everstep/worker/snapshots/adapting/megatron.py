@@ -42,6 +42,8 @@ def _is_single(thing: object) -> bool:
 class Masters:
     """What one of Megatron's optimizers, or each of a chain, steps on this rank; and its loss scale."""
 
+    is_comparable = True  # after a restore, with what was restored
+
     def __init__(self, optimizer: Any) -> None:  # noqa: ANN401
         parts = optimizer.chained_optimizers if _CHAINED in names_of(optimizer) else [optimizer]
         self._parts = [part for part in parts if not getattr(part, "is_stub_optimizer", False)]

@@ -16,6 +16,8 @@ def adapt(thing: object) -> Any | None:  # noqa: ANN401
 class ZeroShard:
     """This rank's part of a ZeroRedundancyOptimizer, whose own `state_dict` wants all parts on one rank first."""
 
+    is_comparable = True  # after a restore, with what was restored
+
     def __init__(self, optimizer: Any) -> None:  # noqa: ANN401
         self._optimizer = optimizer
 
