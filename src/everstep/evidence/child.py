@@ -31,6 +31,10 @@ from everstep.version import __version__
 TRACE_CPU_S = 300.0
 """For a trace of all ranks, which may be large."""
 
+TRACE_MEMORY = 6 << 30
+"""Address space while a trace is read, pyarrow's libraries included, however much of it is free: 20 million rows need
+half of it."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="everstep.evidence.child", description=__doc__)
@@ -57,6 +61,7 @@ def _answer(asked: Asked, tell: Callable[[str, float], None]) -> Line:
     watch = timed(asked.cpu_s, lambda path: tell(path, asked.cpu_s))
     skip = {os.fsdecode(bytes.fromhex(path)): why for path, why in asked.skip.items()}
     if asked.stages is not None and (traces := _traces(root)):
+        _limit_memory(min(asked.memory_bytes or LEAST_MEMORY, TRACE_MEMORY))
         return _weighed(root, traces, asked.stages, skip, timed(TRACE_CPU_S, lambda path: tell(path, TRACE_CPU_S)))
     try:
         folder = read_folder(root, asked.now, watch, skip, num_ahead=None)
