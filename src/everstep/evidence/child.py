@@ -25,6 +25,7 @@ from everstep.evidence.contents import Folder
 from everstep.evidence.folder import read_folder
 from everstep.evidence.tables import is_table, read_tables, traces_in
 from everstep.evidence.watched import TooLongError, Watch, say, timed
+from everstep.linux.parent import die_with_parent
 from everstep.model.text import without_surrogates
 from everstep.version import __version__
 
@@ -39,7 +40,10 @@ half of it."""
 def main() -> int:
     parser = argparse.ArgumentParser(prog="everstep.evidence.child", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
-    parser.parse_args()
+    parser.add_argument("--parent", type=int, metavar="PID", help="process that this one dies with")
+    given = parser.parse_args()
+    if given.parent and not die_with_parent(given.parent):
+        return 1
     asked = msgspec.json.decode(sys.stdin.buffer.readline(), type=Asked)
     _limit_memory(asked.memory_bytes or LEAST_MEMORY)
     gc.disable()  # what is read has no circles, and millions of values would be looked through for them
