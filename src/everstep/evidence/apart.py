@@ -143,7 +143,7 @@ def read_apart(
 def start_child() -> Child:
     """Start the child. It loads what it needs and waits for requests; it ends with its parent. Raises OSError."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "everstep.evidence.child"],
+        [sys.executable, "-P", "-m", "everstep.evidence.child", "--parent", str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

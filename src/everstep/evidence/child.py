@@ -25,17 +25,25 @@ from everstep.evidence.contents import Folder
 from everstep.evidence.folder import read_folder
 from everstep.evidence.tables import is_table, read_tables, traces_in
 from everstep.evidence.watched import TooLongError, Watch, say, timed
+from everstep.linux.parent import die_with_parent
 from everstep.model.text import without_surrogates
 from everstep.version import __version__
 
 TRACE_CPU_S = 300.0
 """For a trace of all ranks, which may be large."""
 
+TRACE_MEMORY = 6 << 30
+"""Address space while a trace is read, pyarrow's libraries included, however much of it is free: 20 million rows need
+half of it."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="everstep.evidence.child", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
-    parser.parse_args()
+    parser.add_argument("--parent", type=int, metavar="PID", help="process that this one dies with")
+    given = parser.parse_args()
+    if given.parent and not die_with_parent(given.parent):
+        return 1
     asked = msgspec.json.decode(sys.stdin.buffer.readline(), type=Asked)
     _limit_memory(asked.memory_bytes or LEAST_MEMORY)
     gc.disable()  # what is read has no circles, and millions of values would be looked through for them
@@ -57,6 +65,7 @@ def _answer(asked: Asked, tell: Callable[[str, float], None]) -> Line:
     watch = timed(asked.cpu_s, lambda path: tell(path, asked.cpu_s))
     skip = {os.fsdecode(bytes.fromhex(path)): why for path, why in asked.skip.items()}
     if asked.stages is not None and (traces := _traces(root)):
+        _limit_memory(min(asked.memory_bytes or LEAST_MEMORY, TRACE_MEMORY))
         return _weighed(root, traces, asked.stages, skip, timed(TRACE_CPU_S, lambda path: tell(path, TRACE_CPU_S)))
     try:
         folder = read_folder(root, asked.now, watch, skip, num_ahead=None)

@@ -25,7 +25,7 @@ from everstep.evidence.names import rank_in
 
 MAX_BYTES = 512 << 20
 MAX_ROWS = 20_000_000
-MAX_FIELD = 200
+MAX_FIELD = parquet.MAX_TEXT
 
 _NAMES = {
     "rank": ("rank", "global_rank"),

@@ -46,7 +46,18 @@ class Traffic:
 
 
 async def _ask(run_dir: Path) -> bytes | ConfigError:
-    what = ("fabric", "traffic", "--runs", str(run_dir), "--beside", "--json", "--most", str(MOST_LINKS))
+    what = (
+        "fabric",
+        "traffic",
+        "--runs",
+        str(run_dir),
+        "--beside",
+        "--json",
+        "--most",
+        str(MOST_LINKS),
+        "--parent",
+        str(os.getpid()),
+    )
     pipe = asyncio.subprocess.PIPE
     try:
         child = await asyncio.create_subprocess_exec(

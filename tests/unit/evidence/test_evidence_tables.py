@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import subprocess
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from everstep.analyzer.reading.operations import Operation, is_computing, to_table
 from everstep.analyzer.reading.pickled import UnreadableError
 from everstep.cli import main as cli
+from everstep.evidence import parquet
 from everstep.evidence.tables import is_table, read_tables, traces_in
 
 RANKS, STEPS = 8, 6
@@ -65,6 +67,31 @@ def test_parquet(tmp_path, capsys):
     assert table == read_tables([tmp_path / "trace.csv"])
     assert cli.main(["analyze", str(path)]) == 0
     assert "rank 5: computes 60% longer than the other ranks of stage 1" in capsys.readouterr().out
+
+
+def test_one_long_text_in_many_rows_of_parquet_takes_little_memory(tmp_path):
+    """A dictionary has the text once: some KiB of file, 200 GiB of texts."""
+    arrow, writer = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "trace.parquet"
+    zeros = arrow.array([0] * 200_000, arrow.int32())
+    name = arrow.DictionaryArray.from_arrays(zeros, arrow.array(["a" * (1 << 20)]))
+    lists = arrow.array([[0] * 100] + [[]] * 199_999)
+    columns = {"rank": zeros, "step": zeros, "name": name, "start": zeros, "duration": zeros, "micro": lists}
+    writer.write_table(arrow.table(columns), path, compression="zstd")
+    text = arrow.table({**columns, "name": arrow.array(["a" * 100_000] * 1000 + [""] * 199_000)})
+    writer.write_table(text, tmp_path / "plain.parquet", compression="zstd", use_dictionary=False)
+    program = f"""
+import resource
+from pathlib import Path
+from everstep.evidence import parquet
+for name in ("trace", "plain"):
+    longest = max(len(row["name"]) for row in parquet.rows(Path({str(tmp_path)!r}) / f"{{name}}.parquet", list))
+    print(longest, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    for line in done.stdout.splitlines():
+        longest, mib = map(int, line.split())
+        assert (longest, mib < 500) == (parquet.MAX_TEXT, True), done.stdout
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-60], lambda data: data[:200], lambda _: b"PAR1" * 9])

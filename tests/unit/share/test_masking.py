@@ -33,7 +33,29 @@ SECRETS = [
     "-----BEGIN RSA PRIVATE KEY-----\nabcdef123\n-----END RSA PRIVATE KEY-----",
     "WANDB_API_KEY='abcdef123'",
 ]
+S = "Zq8vN3kLw0xY7tRb"
+FORMS = [
+    f"PGPASSWORD={S}", f"SSHPASS={S}", f"MYSQL_PWD={S}", f"dbPassword: {S}", f"accessToken={S}",
+    f'"clientSecret": "{S}"',
+    f"AccountKey={S}==;EndpointSuffix=core", f"SharedAccessKey={S}", f"https://x.blob/c?sv=1&sig={S}%3D", f"apikey={S}",
+    f"apiKey={S}", f"X-Api-Key: {S}", f"Authorization: Bearer {S}", f"Authorization: AWS4-HMAC-SHA256 Credential={S}",
+    f"HF_TOKEN={S}", f"hf_{S}{S}", f"postgres://u:{S}@h/db", f"redis://:{S}@h/0", f"password {S}", f"password is {S}",
+    f"passwd='{S} two words'", f"--password={S}", f"--hf-token {S}", f"['--hf-token', '{S}']", f"mysql -p{S}",
+    f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n{S}\n-----END PGP PRIVATE KEY BLOCK-----",
+    f"-----BEGIN OPENSSH PRIVATE KEY-----\\n{S}\\n-----END OPENSSH PRIVATE KEY-----", f"npm_{S}{S}", f"pypi-{S}{S}",
+    f"{S}\n-----END RSA PRIVATE KEY-----", f"log\n{S}==\\n{S}\\n-----END PRIVATE KEY-----", f"dckr_pat_{S}",
+    f"AWS_SECRET_ACCESS_KEY={S}", f"aws_secret_access_key = {S}", f"EVERSTEP_JOIN_TOKEN={S}", f"join token: {S}",
+    f"Proxy-Authorization: Basic {S}", f"Set-Cookie: sid={S}", f"wandb: api key: {S}", f"ya29.{S}{S}", f"GOCSPX-{S}",
+    f"r8_{S}{S}", f"https://discord.com/api/webhooks/1/{S}", f"https://h.webhook.office.com/webhookb2/{S}",
+    f"token\u00a0=\u00a0{S}", f"TOKEN\t:\t{S}", f"token:    {S}", f"Password:\n{S}", f"WANDB_API_KEY:{S}",
+    f"machine h login u password {S}",
+]  # fmt: skip
 HARMLESS = [
+    "pad=1 monkey: 5 primary_key: layers.0",
+    "password authentication failed for user bob",
+    "missing key: layers.0.weight",
+    "run -p8080 -path/to/a/long/file2.py",
+    "compassion: 2 passes: 3",
     "rank 1 on n0 raised KeyError: 'labels'",
     '{"max_tokens": 1024, "token": 55, "password": null}',
     "tokens per second: 5000",
@@ -46,6 +68,20 @@ HARMLESS = [
 @pytest.mark.parametrize("text", SECRETS)
 def test_what_looks_like_a_secret_is_hidden(text):
     assert "abcdef123" not in Mask()(text)
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_every_form_in_which_people_print_a_secret_is_hidden(text):
+    assert S not in Mask()(text)
+
+
+@given(
+    st.sampled_from(["", "PG", "db", "my_", "X-", "the ", "azure.storage", "ssh"]),
+    st.sampled_from(["password", "Passwd", "PASSPHRASE", "secret", "accessToken", "api_key", "accountKey"]),
+    st.sampled_from(["=", ":", " = ", ": ", ":     ", "\u00a0=\u2003", "\t:\n", "': '", '": "']),
+)
+def test_a_name_counts_wherever_it_stands_in_a_word(before, name, between):
+    assert S not in Mask()(f"x {before}{name}{between}{S}")
 
 
 @pytest.mark.parametrize("text", HARMLESS)

@@ -27,6 +27,7 @@ from everstep.fabric.traffic.matrix import Operation, Span
 from everstep.fabric.traffic.window import Teller, newest
 from everstep.journal.beside import collectives
 from everstep.journal.beside.networks import counters_beside, jobs_beside, topology_beside
+from everstep.linux.parent import die_with_parent
 
 MOST_SECONDS = 600
 MOST_BYTES = 64 << 20
@@ -54,9 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--live", action="store_true", help="again every second, until Ctrl-C")
     parser.add_argument("--json", action="store_true", help="for programs; keys in docs/fabric.md")
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)  # process that this one dies with (web.traffic)
 
 
 def run(given: argparse.Namespace) -> int:
+    if given.parent is not None and not die_with_parent(given.parent):
+        return 1
     if not 1 <= given.seconds <= MOST_SECONDS:
         raise FabricError(f"--seconds must be 1 to {MOST_SECONDS}")
     if not given.runs and not given.counters:
