@@ -1,5 +1,6 @@
 """Whose store a group of the program's meets at, and what becomes of a process that cannot have our part."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -46,3 +47,15 @@ def test_a_process_begins_whether_or_not_our_part_can_be_imported(path, monkeypa
     done = subprocess.run([sys.executable, "-S", "-c", code], input=data, capture_output=True, timeout=60, check=True)
     assert done.stdout.decode().split() == ["p", str(path is None)]
     assert bool(done.stderr) is (path is not None)
+
+
+@pytest.mark.parametrize("value", ["True", None])
+def test_what_ray_starts_does_not_inherit_the_agents_store(value, monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    if value is not None:
+        monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", value)
+    module = ModuleType("ray._private.worker")
+    module.init = lambda: os.environ.get("TORCHELASTIC_USE_AGENT_STORE")  # type: ignore[attr-defined]
+    own_stores.hook_ray(module)
+    assert module.init() is None
+    assert os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == value

@@ -44,6 +44,7 @@ def install(runtime: Runtime) -> None:
             accelerator.MODULE: functools.partial(accelerator.hook_accelerator, runtime),
             own_stores.STORES: functools.partial(own_stores.hook_stores, given),
             own_stores.SPAWNING: functools.partial(own_stores.hook_spawning, given),
+            own_stores.RAY: own_stores.hook_ray,
         }
         phase_hooks.hook_gc(runtime)
         if runtime.digest_every > 0 and runtime.world_size > 1:

@@ -1,4 +1,4 @@
-"""Groups that the program makes below its rank: `mp.spawn`, `multiprocessing`, another MASTER_PORT.
+"""Groups that the program makes below its rank: `mp.spawn`, `multiprocessing`, Ray's workers, another MASTER_PORT.
 
 Their processes inherit torchrun's TORCHELASTIC_USE_AGENT_STORE, with which torch only ever connects. Where the program
 has chosen another port, nothing listens there, and under torchrun all of them wait until they time out. Here rank 0 of
@@ -10,6 +10,7 @@ Imported in processes that have nothing else of ours, so it imports little.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import socket
@@ -18,7 +19,7 @@ from everstep.worker.parking.finder import OnImport
 
 TYPE_CHECKING = False  # `typing` would be imported before the program imports it
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
     from typing import Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 STORES = "torch.distributed.rendezvous"
 SPAWNING = "multiprocessing.spawn"
+RAY = "ray._private.worker"
 _VARIABLE = "TORCHELASTIC_USE_AGENT_STORE"
 _ERROR_FILE, _PORT = "TORCHELASTIC_ERROR_FILE", "MASTER_PORT"
 _PROBE_S = 1.0
@@ -60,13 +62,32 @@ def hook_stores(given: Given, module: ModuleType) -> None:
     def _create_c10d_store(hostname: str, port: int, rank: int, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if rank != 0 or not is_of_the_program(port, os.environ, given()) or _is_open(hostname, port):
             return original(hostname, port, rank, *args, **kwargs)
-        inherited = os.environ.pop(_VARIABLE)
-        try:
+        with _without_agent_store():
             return original(hostname, port, rank, *args, **kwargs)
-        finally:
-            os.environ[_VARIABLE] = inherited
 
     module._create_c10d_store = _create_c10d_store  # type: ignore[attr-defined]
+
+
+def hook_ray(module: ModuleType) -> None:
+    """`module`: ray._private.worker. What `ray.init` starts here hands its environment to the workers."""
+    original = module.init
+
+    @functools.wraps(original)
+    def init(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as ray has it
+        with _without_agent_store():
+            return original(*args, **kwargs)
+
+    module.init = init  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def _without_agent_store() -> Iterator[None]:
+    inherited = os.environ.pop(_VARIABLE, None)
+    try:
+        yield
+    finally:
+        if inherited is not None:
+            os.environ[_VARIABLE] = inherited
 
 
 def hook_spawning(given: Given, module: ModuleType) -> None:
