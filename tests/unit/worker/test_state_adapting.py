@@ -160,12 +160,31 @@ class Optioned:
         vars(self).update(options)
 
 
-@pytest.mark.parametrize("name", ["use_precision_aware_optimizer", "overlap_param_gather"])
+@pytest.mark.parametrize("name", ["use_precision_aware_optimizer", "overlap_param_gather_with_optimizer_step"])
 def test_what_was_never_restored_is_refused(name):
     wrapper, _ = float16(1)
     wrapper.config = Optioned(**{name: True})
     with pytest.raises(TypeError, match=name):
         adapted(wrapper)
+
+
+def test_weights_that_the_next_step_would_gather_are_gathered_once_after_a_restore():
+    class Chunk(torch.nn.Linear):
+        ddp_config = Optioned(overlap_param_gather=True)
+        num_gathered = 0
+
+        def start_param_sync(self, *, force_sync):
+            self.num_gathered += force_sync
+
+    wrapper, masters = float16(1)
+    step(wrapper, masters, 0)
+    wrapper.model_chunks = [chunk] = [Chunk(2, 1)]
+    kept = adapted(wrapper)
+    kept.load_state_dict(kept.state_dict())
+    assert chunk.num_gathered == 0
+    for _ in range(2):
+        chunk(torch.ones(2))
+    assert chunk.num_gathered == 1
 
 
 @pytest.mark.parametrize("base", [ds_zero, ds_engine, mc_float16])
