@@ -163,7 +163,7 @@ $(FRAMEWORKS_STAMP): bench/framework_programs/requirements.txt pyproject.toml
 	DS_BUILD_OPS=0 $(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
 	  --requirement bench/framework_programs/requirements.txt
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps triton==3.9.0
-	$(FRAMEWORKS)/bin/python -c '$(SHM_OPERATOR)'
+	TORCH_EXTENSIONS_DIR=$(CURDIR)/$(FRAMEWORKS)/torch_extensions $(FRAMEWORKS)/bin/python -c '$(SHM_OPERATOR)'
 	touch $@
 
 .PHONY: frameworks frameworks-install

@@ -25,7 +25,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "frameworks.md"
 MARK = "<!-- written by bench/frameworks.py -->"
 VERSIONS = ("torch", "deepspeed", "megatron-core", "torchtitan", "transformers", "accelerate", "torchdata")
 KILL_AFTER = 12
-LIMIT_S = 240.0
+LIMIT_S = 300.0
 STEPS = 30
 
 
@@ -94,6 +94,7 @@ def run(arm: str, row: Row, keep: str, out: Path, *, kill: bool = False, hang: b
     out.mkdir(parents=True)
     start, more = command(arm, row, keep, out)
     environment = {**os.environ, **more, "FW_OUT": str(out), "EVERSTEP_HOME": str(out / "home"), "OMP_NUM_THREADS": "1"}
+    environment.setdefault("TORCH_EXTENSIONS_DIR", str(BIN.parent / "torch_extensions"))  # as the Makefile has it
     if hang:
         environment["FW_HANG"] = f"{row.kill_after}:{row.num_ranks - 1}"
     began = time.time()
@@ -154,8 +155,9 @@ def hang_text(result: Result) -> str:
 
 
 def measure(row: Row, out: Path, ways: set[str]) -> dict[str, str]:
-    found: dict[str, str] = {"name": row.name, "what": row.what}
+    load = f"{os.getloadavg()[0]:.0f}"
     reference = run("torchrun", row, "none", out / "torchrun")
+    found = {"name": row.name, "what": row.what, "load": load}
     if reference.code != 0:
         return found | {"same": f"torchrun: exit {reference.code}"}
     if "same" in ways:
@@ -173,7 +175,7 @@ def measure(row: Row, out: Path, ways: set[str]) -> dict[str, str]:
         found["next"] = _s(kept.back_s)
     if "hang" in ways:
         found["hang"] = hang_text(run("everstep", row, "state", out / "everstep-hang", hang=True))
-    return found
+    return found | {"load": f"{load} to {os.getloadavg()[0]:.0f}"}
 
 
 def _s(seconds: float | None) -> str:
@@ -189,6 +191,7 @@ def table(rows: list[dict[str, str]]) -> str:
         "lost": "steps done again",
         "next": "kill to next step",
         "hang": "hang",
+        "load": "load of the machine",
     }
     text = ["| " + " | ".join(heads.values()) + " |", "|" + "---|" * len(heads)]
     text += ["| " + " | ".join(row.get(key, "") for key in heads) + " |" for row in rows]
@@ -209,14 +212,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/framework-runs"))
     parser.add_argument("--write", action="store_true", help="the table into docs/frameworks.md")
     arguments = parser.parse_args()
-    results = []
+    known = arguments.out.resolve() / "results.json"
+    results: dict[str, dict[str, str]] = json.loads(known.read_text()) if known.exists() else {}
     for row in ROWS:
         if not arguments.only or row.name in arguments.only:
-            results.append(measure(row, arguments.out.resolve() / row.name, set(arguments.ways)))
-            print(json.dumps(results[-1]), flush=True)
-    print(table(results))
+            results[row.name] = measure(row, arguments.out.resolve() / row.name, set(arguments.ways))
+            known.write_text(json.dumps(results, indent=1))
+            print(json.dumps(results[row.name]), flush=True)
+    ordered = [results[row.name] for row in ROWS if row.name in results]
+    print(table(ordered))
     if arguments.write:
-        write(results)
+        write(ordered)
 
 
 if __name__ == "__main__":

@@ -129,6 +129,8 @@ def forward_step(batches, stage):
 
 def train_one(step, batch):
     steps.before(step)
+    if args.overlap and model.remove_forward_pre_hook_handles and not steps.is_begun:
+        model.disable_forward_pre_hook(param_sync=False)  # as Megatron-LM's training.py does in its first iteration
     model.zero_grad_buffer()
     optimizer.zero_grad()
     losses = forward_backward(
@@ -145,6 +147,9 @@ def train_one(step, batch):
     scheduler.step(increment=8)
     losses = [float(each["lm loss"]) for each in losses]
     steps.after(step, sum(losses) if losses else norm or -1.0)
+    if args.overlap and not model.remove_forward_pre_hook_handles:
+        model.enable_forward_pre_hook()
+    steps.is_begun = True
 
 
 def sharded(is_loading=False):
@@ -200,6 +205,8 @@ else:
         state = everstep.State(model=model, optimizer=kept, scheduler=scheduler, data=data)
     for step, batch in zip(state.steps(args.steps), data.forever(), strict=False):
         train_one(step, batch)
+if args.overlap:
+    model.disable_forward_pre_hook()
 steps.after(999, sum(parameter.double().sum().item() for parameter in bare.parameters()))
 dist.barrier()
 dist.destroy_process_group()

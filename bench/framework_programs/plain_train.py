@@ -47,7 +47,7 @@ bare = Tiny()
 if args.kind == "lora":
     from peft import LoraConfig, get_peft_model
 
-    bare = get_peft_model(bare, LoraConfig(r=4, target_modules=["1", "4"], lora_dropout=0.1))
+    bare = get_peft_model(bare, LoraConfig(r=4, target_modules=r".*layers\.\d+\.[14]", lora_dropout=0.1))
 if args.kind in ("fsdp1", "fsdp1-orig"):
     model = FullyShardedDataParallel(bare, device_id=torch.device("cpu"), use_orig_params=args.kind == "fsdp1-orig")
 else:

@@ -22,6 +22,7 @@ class Steps:
     def __init__(self) -> None:
         self._path = OUT / f"steps.{RANK}.txt"
         self._hang = os.environ.get("FW_HANG", "")
+        self.is_begun = False  # for programs whose first step in a process is special
 
     def before(self, step: int) -> None:
         if self._hang == f"{step}:{RANK}" and not (OUT / "hung").exists():

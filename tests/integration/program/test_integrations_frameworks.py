@@ -10,7 +10,24 @@ import pytest
 from real_run import Launcher
 from resuming import assert_kills_leave_no_trace
 
-PROGRAMS = Path(__file__).parents[3] / "bench" / "framework_programs"
+ROOT = Path(__file__).parents[3]
+PROGRAMS = ROOT / "bench" / "framework_programs"
+
+EXAMPLE = """
+import builtins, runpy
+
+def told(text, **_):
+    if text.startswith("step:"): tell(int(text.split()[1]), text)
+
+builtins.print = told
+sys.argv = ["EXAMPLE", "--steps", "12"]
+runpy.run_path("EXAMPLE", run_name="__main__")
+end([])
+"""
+WITHOUT_CUDA = """
+import cuda_free
+cuda_free.put_in_place()
+"""
 
 MODEL = """
 import everstep
@@ -93,10 +110,17 @@ def has(package: str) -> bool:
 needs_deepspeed = pytest.mark.skipif(not has("deepspeed"), reason="deepspeed is not installed")
 needs_megatron = pytest.mark.skipif(not has("megatron.core"), reason="megatron-core is not installed")
 
+
+def example(name: str) -> str:
+    return EXAMPLE.replace("EXAMPLE", str(ROOT / "examples" / f"train_{name}.py"))
+
+
 SCRIPTS = [
     pytest.param(MODEL + DEEPSPEED.replace("STAGE", "1"), id="zero-1", marks=needs_deepspeed),
     pytest.param(MODEL + DEEPSPEED.replace("STAGE", "3"), id="zero-3", marks=[needs_deepspeed, pytest.mark.soak]),
     pytest.param(MODEL + MEGATRON, id="megatron", marks=needs_megatron),
+    pytest.param(example("deepspeed"), id="deepspeed's example", marks=[needs_deepspeed, pytest.mark.soak]),
+    pytest.param(WITHOUT_CUDA + example("megatron"), id="megatron's example", marks=[needs_megatron, pytest.mark.soak]),
 ]
 
 

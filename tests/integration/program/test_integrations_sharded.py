@@ -37,6 +37,13 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9)
 """
 
+FSDP1 = """
+from torch.distributed.fsdp import FullyShardedDataParallel
+model = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9)
+"""
+
 ZERO = """
 from torch.distributed.optim import ZeroRedundancyOptimizer
 model = DistributedDataParallel(model)
@@ -147,6 +154,7 @@ SCRIPTS = [
         BEGIN + TENSOR_PARALLEL + LOOP.replace("manual_seed(RANK)", "manual_seed(1)"), id="tp", marks=pytest.mark.soak
     ),
     pytest.param(BEGIN + ZERO + LOOP, id="zero", marks=pytest.mark.soak),
+    pytest.param(BEGIN + FSDP1 + LOOP, id="fsdp1", marks=pytest.mark.soak),
     pytest.param(ACCELERATE, id="accelerate", marks=pytest.mark.soak),
 ]
 

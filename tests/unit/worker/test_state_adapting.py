@@ -160,12 +160,31 @@ class Optioned:
         vars(self).update(options)
 
 
-@pytest.mark.parametrize("name", ["use_precision_aware_optimizer", "overlap_param_gather"])
+@pytest.mark.parametrize("name", ["use_precision_aware_optimizer", "overlap_param_gather_with_optimizer_step"])
 def test_what_was_never_restored_is_refused(name):
     wrapper, _ = float16(1)
     wrapper.config = Optioned(**{name: True})
     with pytest.raises(TypeError, match=name):
         adapted(wrapper)
+
+
+def test_weights_that_the_next_step_would_gather_are_gathered_once_after_a_restore():
+    class Chunk(torch.nn.Linear):
+        ddp_config = Optioned(overlap_param_gather=True)
+        num_gathered = 0
+
+        def start_param_sync(self, *, force_sync):
+            self.num_gathered += force_sync
+
+    wrapper, masters = float16(1)
+    step(wrapper, masters, 0)
+    wrapper.model_chunks = [chunk] = [Chunk(2, 1)]
+    kept = adapted(wrapper)
+    kept.load_state_dict(kept.state_dict())
+    assert chunk.num_gathered == 0
+    for _ in range(2):
+        chunk(torch.ones(2))
+    assert chunk.num_gathered == 1
 
 
 @pytest.mark.parametrize("base", [ds_zero, ds_engine, mc_float16])
@@ -237,3 +256,49 @@ def test_a_module_under_zero_3_is_its_parts():
     assert torch.equal(fresh.away.ds_tensor, module.away.ds_tensor)
     assert torch.equal(fresh.there, module.there)
     assert torch.equal(fresh.mean, module.mean)
+
+
+class Native:
+    """DeepSpeed's C++ Adam: what it multiplied up, step by step; given any later step, a power."""
+
+    def __init__(self) -> None:
+        self.step, self.product = 0, 1.0
+
+    def adam_update(self, _id, step, _lr, beta, *_rest):
+        self.product = self.product * beta if step == self.step + 1 else beta**step
+        self.step = step
+
+
+@pytest.mark.parametrize("first", [0, 7])
+def test_bias_corrections_of_the_cpu_adam_are_multiplied_up_again(first):
+    cpu_adam = kind("deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam", torch.optim.AdamW)
+
+    def made():
+        wrapper, masters = zero(1)
+        adam = wrapper.optimizer = cpu_adam([{"params": [m]} for m in masters], betas=(0.93, 0.99))
+        adam.ds_opt_adam, adam.opt_id = Native(), 0
+        return wrapper, masters
+
+    wrapper, masters = made()
+    for number in range(first):  # before State: of a checkpoint of DeepSpeed's
+        step(wrapper, masters, number)
+    kept, native = adapted(wrapper), wrapper.optimizer.ds_opt_adam
+    if first:
+        native.adam_update(0, first, 0.0, 0.93)
+    for number in range(first, first + 40):
+        step(wrapper, masters, number)
+        native.adam_update(0, number + 1, 0.0, 0.93)
+    assert native.product != 0.93**native.step
+    saved = copy.deepcopy(kept.state_dict())
+    fresh, _ = made()
+    again = adapted(fresh)
+    again.load_state_dict(saved)
+    assert (fresh.optimizer.ds_opt_adam.step, fresh.optimizer.ds_opt_adam.product) == (native.step, native.product)
+    assert again.state_dict()["begun"] == first
+
+
+def test_an_optimizer_that_keeps_errors_elsewhere_is_refused():
+    wrapper, masters = zero(1)
+    wrapper.optimizer = kind("deepspeed.runtime.fp16.onebit.adam.OnebitAdam", torch.optim.AdamW)(masters)
+    with pytest.raises(TypeError, match="OnebitAdam"):
+        adapted(wrapper)

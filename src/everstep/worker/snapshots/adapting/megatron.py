@@ -12,8 +12,14 @@ from everstep.worker.snapshots.adapting.kinds import names_of, owner_of
 
 _OPTIMIZER = "megatron.core.optimizer.optimizer.MegatronOptimizer"
 _CHAINED = "megatron.core.optimizer.optimizer.ChainedOptimizer"
-_OPTIONS = ("use_precision_aware_optimizer", "use_megatron_fsdp", "fp8_param_gather", "overlap_param_gather")
-"""Of optimizer or DistributedDataParallel: masters elsewhere, or weights that are gathered in the next step."""
+_OPTIONS = (
+    "use_precision_aware_optimizer",
+    "use_megatron_fsdp",
+    "fp8_param_gather",
+    "reuse_grad_buf_for_mxfp8_param_ag",
+    "overlap_param_gather_with_optimizer_step",
+)
+"""Of optimizer or DistributedDataParallel: masters or weights are elsewhere, or otherwise made."""
 
 _KNOWN = {
     "megatron.core.optimizer.distrib_optimizer.DistributedOptimizer",
@@ -64,6 +70,21 @@ class Masters:
         for part, scaler in zip(self._parts, state["scalers"], strict=True):
             if scaler:
                 part.grad_scaler.load_state_dict(scaler)
+        chunks = {id(chunk): chunk for part in self._parts for chunk in getattr(part, "model_chunks", ())}
+        for chunk in chunks.values():
+            if getattr(chunk.ddp_config, "overlap_param_gather", False):
+                _gather_once(chunk)
+
+
+def _gather_once(chunk: Any) -> None:  # noqa: ANN401 - Megatron's DistributedDataParallel
+    """Where weights are gathered in the next step's forward, a snapshot has only this rank's part of them up to date,
+    and training programs leave the first gathering of a process out: make up for it when the chunk is first used."""
+
+    def gather(*_: object) -> None:
+        handle.remove()
+        chunk.start_param_sync(force_sync=True)
+
+    handle = chunk.register_forward_pre_hook(gather, prepend=True)
 
 
 def _check(optimizer: Any) -> None:  # noqa: ANN401
