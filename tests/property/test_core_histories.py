@@ -110,8 +110,10 @@ ANY_EVENT = st.one_of(
     st.builds(
         events.RestoreFailed, rank=RANKS, step=st.integers(0, 9), source=st.sampled_from(["memory", "peer", "disk"]),
         where=st.sampled_from(["", "n0", "/c/3"]), why=st.just("damaged"), is_damaged=st.booleans(),
+        is_unfit=st.booleans(),
         **COMMON,
     ),
+    st.builds(events.StateIncomplete, rank=RANKS, step=st.integers(0, 9), why=st.just("the scaler"), **COMMON),
     st.builds(events.CheckpointsFound, at=TIMES, checkpoints=CHECKPOINTS, why=st.sampled_from(["", "", "", "gone"])),
     st.builds(
         events.TimerFired,

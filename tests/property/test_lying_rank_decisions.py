@@ -134,7 +134,11 @@ class Lies:
             where=self.rng.choice(["", "/ckpt/step-3", "the copy on n0"]),
             why=self.rng.choice(self.texts),
             is_damaged=self.rng.random() < 0.5,
+            is_unfit=self.rng.random() < 0.2,
         )
+
+    def incomplete(self) -> events.Event:
+        return events.StateIncomplete(**self.common, rank=LIAR, step=self.whole(), why=self.rng.choice(self.texts))
 
     def signals(self) -> events.Event:
         ages = ("log_s", "stack_s", "device_s", "communication_s", "log_gap_s", "evaluation_s", "checkpoint_s")
@@ -241,6 +245,7 @@ class Lies:
             self.round,
             self.size,
             self.refused,
+            self.incomplete,
         ]
         return self.rng.choices([*ways, self.restore, self.exit], [*[10] * len(ways), 1, 1])[0]()
 

@@ -92,7 +92,8 @@ CODES: dict[str, Code] = {
             blame="unknown",
             means="A snapshot or checkpoint that a rank was to begin from is damaged, incomplete, or not there.",
             everstep_does="Never tries it again. Restarts all ranks from the next candidate: another node's copy, an "
-            "older step, a checkpoint. Gives up when none is left, because beginning anew in silence would be worse.",
+            "older step, a checkpoint. Gives up when none is left, because beginning anew in silence would be worse. "
+            "If the snapshot is whole and the program does not load it, the program begins as under torchrun.",
             confirm="The incident names the rank, the step, where the snapshot lay, and what was wrong with it.",
             you_do="From memory: have the memory of the machine tested. From disk: everstep ckpt verify.",
         ),

@@ -250,7 +250,7 @@ def _late_copy(player: _Player, args: list[str]) -> list[Action]:
 
 
 def _restore_failed(player: _Player, args: list[str]) -> list[Action]:
-    """restore-failed RANK STEP SOURCE [WHERE]: of what the brain did not choose, or was wrong about."""
+    """restore-failed RANK STEP SOURCE [WHERE] [unfit]: of what the brain did not choose, or was wrong about."""
     cluster, rank = player.cluster, int(args[0])
     failed = events.RestoreFailed(
         at=cluster.clock.now,
@@ -259,10 +259,26 @@ def _restore_failed(player: _Player, args: list[str]) -> list[Action]:
         rank=rank,
         step=int(args[1]),
         source=args[2],
-        where=args[3] if args[3:] else "",
+        where=args[3] if args[3:] and args[3] != "unfit" else "",
         why="it is not there",
+        is_unfit="unfit" in args,
+        is_damaged="unfit" not in args,
     )
     return cluster.feed(failed)
+
+
+def _incomplete(player: _Player, args: list[str]) -> list[Action]:
+    """incomplete RANK STEP WHAT ...: its State leaves something out."""
+    cluster, rank = player.cluster, int(args[0])
+    event = events.StateIncomplete(
+        at=cluster.clock.now,
+        node=cluster.state.workers[rank].node,
+        generation=cluster.state.generation,
+        rank=rank,
+        step=int(args[1]),
+        why=" ".join(args[2:]),
+    )
+    return cluster.feed(event)
 
 
 def _drain(player: _Player, args: list[str]) -> list[Action]:
@@ -318,6 +334,7 @@ COMMANDS: dict[str, Callable[[_Player, list[str]], list[Action]]] = {
     "damage": _damage,
     "late-copy": _late_copy,
     "restore-failed": _restore_failed,
+    "incomplete": _incomplete,
     "checkpoint": _checkpoint,
     "groups": _groups,
     "disk": _disk,

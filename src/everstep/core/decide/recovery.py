@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from everstep.core.decide import allowance, eviction, flow, program_ends
-from everstep.core.restore import rereading, trust
+from everstep.core.restore import flaws, rereading, trust
 from everstep.core.run import failures, updates
 from everstep.core.state.course import FlowStage
 from everstep.core.state.turn import Turn
@@ -350,6 +350,10 @@ def restart_in_place(turn: Turn, verdict: Verdict) -> Plan:
         other = Refusal(what="take something older", why="it could not be read, which may pass, and may be whole")
         chosen = f"{_restart_text(turn)} from the same step, {rereading.attempt_text(turn.state)}"
         return _plan("restart", chosen, "read-again", why, (other,))
+    if verdict.code == "ES-P08" and (flaw := flaws.why_none(turn.state)):
+        other = Refusal(what="restore another snapshot", why="the program loads none that it saved")
+        chosen = f"{_restart_text(turn)} without snapshots; the program begins as it does under torchrun"
+        return _plan("restart", chosen, "restore-none", f"{flaw}; {why}", (other,))
     if verdict.code == "ES-P08":
         again = Refusal(what="try that one again", why="it would be as damaged")
         return _plan("restart", f"{_restart_text(turn)} from what else there is", "restore-another", why, (again,))
