@@ -86,7 +86,9 @@ def _explains(cause: Known, hang: Diagnosis) -> bool:
 
 def _first_of(consequences: Sequence[Known]) -> Known | None:
     """A process that was killed came before those that lost their connection to it."""
-    killed = next((each for each in consequences if each.name in _TELLS_AN_END and _KILLED.search(each.text)), None)
+    killed = next(
+        (each for each in consequences if each.name in _TELLS_AN_END and _KILLED.search(_reported(each.text))), None
+    )
     return killed or next(iter(consequences), None)
 
 
@@ -102,6 +104,11 @@ def _well(series: Mapping[str, Sequence[Point]], hang: Diagnosis) -> Diagnosis:
     verdict = msgspec.structs.replace(hang.verdict, code="ES-H00", sentence=sentence, evidence=())
     first = Finding(code="ES-H00", sentence=sentence, confidence=verdict.confidence)
     return msgspec.structs.replace(hang, verdict=verdict, findings=(first,))
+
+
+def _reported(text: str) -> str:
+    """The text without the list of what may be behind it."""
+    return text.partition("potential root causes")[0]
 
 
 def _are_numbers_wrong(logged: Sequence[Finding]) -> bool:

@@ -62,6 +62,6 @@ def describe(pid: int) -> str:
     found = proc.stat(pid)
     if found is None:
         return f"process {pid}"
-    command = b" ".join(words).decode(errors="replace").strip()
+    command = b" ".join(words).decode(errors="replace").strip() or found.name
     shown = "".join(c if c.isprintable() else "?" for c in command)[:80]
     return f"process {pid} ({shown}), {max(up_s - found.began / proc.TICKS_PER_S, 0):.0f} s old"

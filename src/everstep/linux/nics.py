@@ -55,6 +55,15 @@ class Speeds:
         return self._known[name]
 
 
+def own_interfaces(sys: Path = Path("/sys")) -> frozenset[str]:
+    """Interfaces that belong to the machine: those with a device behind them, and bonds of those. All others are made
+    by software, and go with it; where there is nothing else, as in a pod or a namespace, they are its own, but for
+    the loopback."""
+    listed = [path for path in _listed(sys / "class/net") if path.name != "lo"]
+    own = {path.name for path in listed if (path / "device").exists() or (path / "bonding").exists()}
+    return frozenset(own or {path.name for path in listed})
+
+
 def _of_infiniband(port: infiniband.Port) -> tuple[dict[str, int], Taken | None]:
     """Packets first, one after the other: a driver may need milliseconds for each of the others."""
     begin = time.monotonic()

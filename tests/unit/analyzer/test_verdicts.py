@@ -8,6 +8,7 @@ from everstep.analyzer.hangs.diagnosis import Diagnosis
 from everstep.analyzer.overall import overall
 from everstep.evidence.folder import read_folder
 
+NOTHING_FOUND = ("ES-H00", "ES-H15")
 TABLE = Path(__file__).parents[2] / "golden" / "knowledge" / "verdicts.txt"
 
 
@@ -34,7 +35,7 @@ def test_a_paste_gets_the_verdict_that_its_fault_deserves(tmp_path, title):
     codes, parties, confidences, ranks = expected.split()
     verdict = judged(tmp_path, text).verdict
     said = f"{verdict.code} {verdict.blame} {verdict.confidence} {verdict.ranks}: {verdict.sentence}"
-    assert codes == "*" or verdict.code in codes.split("|"), said
+    assert verdict.code in codes.split("|") or (codes == "*" and verdict.code not in NOTHING_FOUND), said
     assert str(verdict.blame) in parties.split("|"), said
     assert confidences == "*" or str(verdict.confidence) in confidences.split("|"), said
     assert ranks == "*" or ",".join(map(str, verdict.ranks)) == ranks.strip("-"), said

@@ -1,6 +1,7 @@
 """The rules of the node's senses: what is an alert, what is not, and what cannot be told."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,12 @@ def test_error_counters_have_rates(tmp_path):
 
 def interface(name: str = "eth4", state: str = "up", changes: int = 2, errors: int = 0, drops: int = 0):
     base = f"class/net/{name}"
+    return {f"{base}/device/vendor": "0x15b3"} | made(name, state, changes, errors, drops)
+
+
+def made(name: str, state: str = "up", changes: int = 2, errors: int = 0, drops: int = 0) -> dict[str, object]:
+    """An interface without a device behind it: software made it."""
+    base = f"class/net/{name}"
     return {
         f"{base}/operstate": state, f"{base}/carrier_changes": changes,
         f"{base}/statistics/rx_errors": errors, f"{base}/statistics/tx_errors": 0,
@@ -196,7 +203,7 @@ def interface(name: str = "eth4", state: str = "up", changes: int = 2, errors: i
 
 def test_interfaces(tmp_path):
     sense = Interfaces(tmp_path)
-    write(tmp_path, interface() | interface("veth12", "down") | interface("eth5", "down"))
+    write(tmp_path, interface() | interface("eth5", "down"))
     assert sense.look(0.0) == []
     write(tmp_path, interface(state="down", changes=3))
     assert codes(sense.look(5.0)) == ["ES-M13"]
@@ -207,6 +214,35 @@ def test_interfaces(tmp_path):
     for at, drops, expected in ((20.0, 600, []), (25.0, 1200, []), (30.0, 1800, ["ES-M15"]), (35.0, 1801, [])):
         write(tmp_path, interface(changes=6, errors=51, drops=drops))
         assert codes(sense.look(at)) == expected
+
+
+@pytest.mark.parametrize("name", ["veth12", "barfleet-host", "docker0", "wg7", "eno9"])
+def test_what_software_made_may_go(tmp_path, name):
+    sense = Interfaces(tmp_path)
+    write(tmp_path, interface() | made(name))
+    assert sense.look(0.0) == []
+    write(tmp_path, made(name, "down"))
+    assert sense.look(5.0) == []
+    shutil.rmtree(tmp_path / "class/net" / name)
+    assert sense.look(10.0) == []
+    shutil.rmtree(tmp_path / "class/net/eth4")
+    assert codes(sense.look(15.0)) == ["ES-M13"]
+
+
+def test_a_pod_has_no_other_interfaces_than_those_that_software_made(tmp_path):
+    sense = Interfaces(tmp_path)
+    write(tmp_path, made("eth0") | made("lo", "unknown"))
+    assert sense.look(0.0) == []
+    write(tmp_path, made("eth0", "down"))
+    assert codes(sense.look(5.0)) == ["ES-M13"]
+
+
+def test_a_bond_is_the_machines_own(tmp_path):
+    sense = Interfaces(tmp_path)
+    write(tmp_path, interface() | made("bond0") | {"class/net/bond0/bonding/mode": "802.3ad 4"})
+    assert sense.look(0.0) == []
+    write(tmp_path, made("bond0", "down"))
+    assert codes(sense.look(5.0)) == ["ES-M13"]
 
 
 # -- memory, disks, filesystems --------------------------------------------------------------------------------------

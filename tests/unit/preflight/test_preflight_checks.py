@@ -359,6 +359,7 @@ nvidia 56823808 35 nvidia_uvm, Live 0x0000000000000000 (POE)
     "/proc/pressure/io": b"some avg10=0.00 avg60=0.00 avg300=0.00 total=0",
     "/sys/class/infiniband/mlx5_0/ports/1/rate": b"400 Gb/sec",
     "/sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error": b"1",
+    "/sys/class/net/eth0/device/vendor": b"0x1af4",
     "/sys/class/net/eth0/flags": b"0x1003",
     "/sys/class/net/eth0/carrier": b"1",
     "/sys/class/net/eth0/carrier_changes": b"2",

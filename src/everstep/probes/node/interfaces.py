@@ -1,24 +1,21 @@
 """Network interfaces: down, flapping, damaged and dropped packets, from /sys/class/net.
 
-Interfaces of containers and bridges come and go; their names exclude them. An interface that was never up is unused.
+Interfaces that software makes come and go with it, and are left out. An interface that was never up is unused.
 """
 
-import re
 from pathlib import Path
 
 import msgspec
 
+from everstep.linux.nics import own_interfaces
 from everstep.model.facts import Alert
-from everstep.probes.sense import Counters, UnsupportedError, alert, names_in, read_int, read_text
+from everstep.probes.sense import Counters, UnsupportedError, alert, read_int, read_text
 
 EVERY_S = 5.0
 ERRORS_PER_S = 10.0
 DROPS_PER_S = 100.0
 """Every host drops a few packets per second, of protocols that it does not support."""
 DROP_LOOKS = 3
-_OTHERS = re.compile(
-    r"lo$|veth|docker|br-|virbr|cali|cilium|flannel|cni|tunl|ifb|tap|tun|dummy|kube|lxc|vxlan|nodelocaldns"
-)
 _ERRORS = ("rx_errors", "tx_errors")
 _DROPS = ("rx_dropped", "tx_dropped")
 _IFF_UP = 1
@@ -35,9 +32,9 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True):
     drops: int | None = None
 
 
-def read_interfaces(folder: Path) -> list[Interface]:
-    """Interfaces in a folder like /sys/class/net that belong to the machine, or to the pod."""
-    return [_read(folder / name, name) for name in names_in(folder) if not _OTHERS.match(name)]
+def read_interfaces(sys: Path) -> list[Interface]:
+    """Interfaces that belong to the machine, or to the pod."""
+    return [_read(sys / "class/net" / name, name) for name in sorted(own_interfaces(sys))]
 
 
 def _read(path: Path, name: str) -> Interface:
@@ -74,13 +71,13 @@ class Interfaces:
     every_s = EVERY_S
 
     def __init__(self, sys: Path = Path("/sys")) -> None:
-        self._folder = sys / "class" / "net"
+        self._sys = sys
         self._watch = InterfaceWatch()
 
     def look(self, now: float) -> list[Alert]:
-        found = read_interfaces(self._folder)
+        found = read_interfaces(self._sys)
         if not found and not self._watch.has_seen_any:
-            raise UnsupportedError(f"no network interface of the machine in {self._folder}")
+            raise UnsupportedError(f"no network interface of the machine in {self._sys / 'class/net'}")
         return self._watch.judge(found, now)
 
     def close(self) -> None:

@@ -71,6 +71,8 @@ class Narrator:
     def _event(self, event: events.Event) -> list[str]:
         if isinstance(event, events.NodeLost) and self._is_told(event):
             return []
+        if isinstance(event, events.NodeInDoubt) and len(self.view.nodes) < 2:
+            return []  # nobody could take its place: on a busy machine it only was late
         if isinstance(event, events.SnapshotsRefused):
             if event.rank in self._refused_ranks:
                 return []

@@ -4,6 +4,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
+from everstep.linux.nics import own_interfaces
 from everstep.preflight.result import Better, Result, Yielded, measured, unsupported
 from everstep.preflight.settings import Settings
 from everstep.preflight.sources import (
@@ -19,21 +20,6 @@ from everstep.preflight.sources import (
 )
 
 _BASE = "/sys/class/net"
-_OF_CONTAINERS = (
-    "veth",
-    "docker",
-    "br-",
-    "virbr",
-    "cali",
-    "cni",
-    "flannel",
-    "lxc",
-    "tap",
-    "ifb",
-    "vnet",
-    "tunl",
-    "sit",
-)
 _COUNTERS = (
     "rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "rx_errors", "tx_errors", "rx_dropped", "tx_dropped",
     "rx_crc_errors", "rx_frame_errors", "rx_fifo_errors", "tx_fifo_errors", "rx_missed_errors", "rx_over_errors",
@@ -48,13 +34,13 @@ _TCP = (
 )  # fmt: skip
 
 
-def is_of_container(name: str) -> bool:
-    return name.startswith(_OF_CONTAINERS)
-
-
 def interfaces(root: str) -> list[str]:
     """Those that are the node's own; a container host makes and drops others all the time."""
-    return [name for name in names_in(root, _BASE) if not is_of_container(name)]
+    return sorted(own_interfaces(under(root, "/sys")))
+
+
+def _is_of_software(root: str, name: str) -> bool:
+    return name not in interfaces(root)
 
 
 def measure(settings: Settings) -> Iterator[Yielded]:
@@ -71,7 +57,7 @@ def measure(settings: Settings) -> Iterator[Yielded]:
 
 def _configuration(root: str, name: str) -> Iterator[Result]:
     base, prefix = f"{_BASE}/{name}", f"nic.{name}."
-    lasting = Better.ANY if is_of_container(name) else Better.SAME
+    lasting = Better.ANY if _is_of_software(root, name) else Better.SAME
     yield measured(f"{prefix}present", True, how=f"list {_BASE}", better=lasting, tolerance=0.0, device=name)
     yield from read_places(
         root,
@@ -111,7 +97,7 @@ def _usable(root: str, name: str) -> Result:
     full = f"nic.{name}.usable"
     if not flags or not int(flags, 16) & 1:
         return unsupported(full, "the interface is switched off", device=name)
-    if carrier is None or is_of_container(name):
+    if carrier is None or _is_of_software(root, name):
         return unsupported(full, "the link of this kind of interface says nothing", device=name)
     how = f"read {_BASE}/{name}/flags, carrier"
     return measured(full, carrier == "1", how=how, better=Better.SAME, tolerance=0.0, device=name)
@@ -120,7 +106,7 @@ def _usable(root: str, name: str) -> Result:
 def _changes_per_day(root: str, name: str) -> Iterator[Result]:
     changes = text_of(root, f"{_BASE}/{name}/carrier_changes") or ""
     uptime = (text_of(root, "/proc/uptime") or "").split()
-    if changes.isdigit() and uptime and not is_of_container(name):
+    if changes.isdigit() and uptime and not _is_of_software(root, name):
         days = max(float(uptime[0]) / 86400, 1.0)  # a few changes while the machine starts are usual
         how = f"carrier_changes of {name} by the days since the machine started"
         yield measured(f"nic.{name}.carrier_changes_per_day", int(changes) / days, "times/day", how=how, device=name)
@@ -186,12 +172,13 @@ def _shapers() -> Iterator[Result]:
     except OSError as error:
         yield unsupported("nic.discipline", f"netlink: {error.strerror or error}")
         return
+    own = own_interfaces()
     for index, name in interfaces:
         kind = found.get(index, "none")
         how = "netlink RTM_GETQDISC"
-        lasting = Better.ANY if is_of_container(name) else Better.SAME
+        lasting = Better.ANY if name not in own else Better.SAME
         yield measured(f"nic.{name}.discipline", kind, how=how, better=lasting, device=name)
-        if not is_of_container(name):
+        if not name not in own:
             yield measured(f"nic.{name}.is_shaped", kind in _SHAPERS, how=how, better=lasting, device=name)
 
 
