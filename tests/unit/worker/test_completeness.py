@@ -10,6 +10,7 @@ from test_state import Agent
 from torch import nn
 
 import everstep
+from everstep.errors import SnapshotError
 from everstep.worker.link import runtime
 
 
@@ -405,3 +406,54 @@ def test_an_optimizer_that_comes_later_is_found(agent: Agent) -> None:
 
     run(everstep.State(model=kit.model, optimizer=kit.optimizer), step, 9)
     refused(agent, "kit.optimizer")
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_a_step_that_is_done_again_is_compared_with_its_record(agent: Agent, is_other: bool) -> None:
+    def train(state: everstep.State, kit: Kit, num_steps: int) -> None:
+        for step in state.steps(num_steps):
+            if is_other and state.resumed and step == 3:
+                with torch.no_grad():
+                    kit.model[0].weight[0, 0] += 1e-3
+            kit.step()
+
+    agent.runtime()
+    kit = Kit()
+    train(everstep.State(model=kit.model, optimizer=kit.optimizer), kit, 4)
+    agent.runtime(resume_step=2, generation=1)  # a rank that had done step 3 when the others fell
+    kit = Kit()
+    state = everstep.State(model=kit.model, optimizer=kit.optimizer)
+    train(state, kit, 5)
+    assert state.resumed
+    assert [fault["where"] for fault in agent.faults()] == ["state: redone"] * is_other
+
+
+class Casting(torch.optim.AdamW):
+    """Keeps its moments in float32 beside weights in bfloat16: torch's own `load_state_dict` casts them."""
+
+    def _init_group(self, group, *args, **kwargs):
+        result = super()._init_group(group, *args, **kwargs)
+        for state in self.state.values():
+            state["more"] = state.setdefault("more", torch.full((3,), 0.1))
+        return result
+
+
+def test_a_restore_that_does_not_give_back_what_was_kept_has_failed(agent: Agent) -> None:
+    def build() -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(4)
+        model = nn.Linear(8, 4).bfloat16()
+        return model, Casting(model.parameters())
+
+    agent.runtime()
+    model, optimizer = build()
+    for _ in everstep.State(model=model, optimizer=optimizer).steps(3):
+        model(torch.randn(2, 8).bfloat16()).float().square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    agent.runtime(resume_step=2, generation=1)
+    model, optimizer = build()
+    with pytest.raises(SnapshotError):
+        everstep.State(model=model, optimizer=optimizer)
+    agent.faults()
+    told = [frame["restore_failed"] for frame in agent.heard if "restore_failed" in frame]
+    assert [each["is_unfit"] for each in told] == [True]

@@ -20,7 +20,7 @@ from everstep.checkpoint.pending import Pending
 from everstep.checkpoint.recalling import Part, PartError
 from everstep.checkpoint.stored import Stored
 from everstep.errors import EverstepError, SnapshotError
-from everstep.worker.completeness import restored
+from everstep.worker.completeness import redone, restored
 from everstep.worker.completeness.check import Completeness, is_off
 from everstep.worker.digests import ddp_order, random_state
 from everstep.worker.digests.digesting import StateDigests
@@ -38,6 +38,7 @@ _ORDER = "the order of DDP's sums"
 _INEXACT = "training continues, and after a restart the last bits of gradients may differ with 3 or more ranks"
 
 _PARTIAL = "a step in which no optimizer steps leaves gradients to be added to; such steps are not kept"
+_OTHERWISE = "is not what it was before the restart, and the run goes on with other numbers"
 _BUILD = "Build it as in the run that took the snapshot, or give State an object that loads what it saves"
 
 _stepping: "weakref.ref[State] | None" = None
@@ -77,6 +78,7 @@ class State:
         self._order: ddp_order.BucketOrder | None = None
         self._digests: StateDigests | None = None
         self._check: Completeness | None = None
+        self._redone: redone.Record | None = None
         self._runtime = current()
         self._snapshots = Snapshots(self._runtime) if self._runtime is not None else None
         if self._runtime is not None and self._snapshots is not None:
@@ -147,6 +149,7 @@ class State:
         self.finish()
 
     def _restore(self, runtime: Runtime) -> None:
+        self._redone = self._record(runtime)
         attempt = restoring.begin(runtime)
         if attempt is not None:
             stored = self._load(attempt, runtime)
@@ -165,6 +168,26 @@ class State:
         step = loaded.step if runtime.resume_step is None else runtime.resume_step
         self._step = -1 if step is None else step
         self._resumed = True
+
+    def _record(self, runtime: Runtime) -> redone.Record | None:
+        """How the step came out that is to be done again, as far as this rank's memory has it."""
+        if runtime.resume_step is None:
+            return None
+        try:
+            return redone.of_arenas(runtime.arenas, runtime.resume_step, runtime.rank)
+        except Exception as error:
+            if came_from_signal(error):
+                raise
+            runtime.report_fault("redone", f"{type(error).__name__}: {error}")
+            return None
+
+    def _compare_redone(self, record: redone.Record, snapshots: Snapshots) -> None:
+        self._redone = None
+        if self._step == record.step and (what := record.difference(self._made())):
+            snapshots.warn("redone", f"step {record.step}, done again, {_OTHERWISE}: {what} differ")
+
+    def _made(self) -> dict[str, Any]:
+        return {name: part.make() for name, part in self._kept.items()}
 
     def _load(self, attempt: restoring.Attempt, runtime: Runtime) -> Stored:
         try:
@@ -245,7 +268,7 @@ class State:
                 snapshots.warn("gradients", f"{_PARTIAL} (step {self._step} is the first such)")
                 return False
             if check.is_due():
-                why = check.look(lambda: {name: part.make() for name, part in self._kept.items()})
+                why = check.look(self._made)
         except PartError:
             return True  # taking the snapshot meets it as well, and reports it
         except Exception as error:
@@ -310,6 +333,9 @@ class State:
         digests = self._digests
         if digests is not None and not self._guarded(snapshots, "digest", lambda: digests.after_step(self._step)):
             self._digests = None
+        record = self._redone
+        if record is not None:
+            self._guarded(snapshots, "redone", lambda: self._compare_redone(record, snapshots))
         if self._follow_order(snapshots) and self._is_complete(snapshots):
             snapshots.take(self._step, self._parts)
 
