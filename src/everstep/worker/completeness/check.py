@@ -37,6 +37,7 @@ class Optimizers(Protocol):
     """What of `worker.snapshots.stepping.Optimizers` is used here."""
 
     num_steps: int
+    is_hidden: bool
 
     def alive(self) -> Iterator[Any]: ...
 
@@ -91,13 +92,13 @@ class Completeness:
             return False
         if any(ask() for thing in self._objects.values() if (ask := getattr(thing, "has_partial_gradients", None))):
             return True
-        if self._num_done - self._stepped_at > MAX_UNSEEN:
+        if self._optimizers.is_hidden or self._num_done - self._stepped_at > MAX_UNSEEN:
             return False
         known = [*self._optimizers.alive()] or [
             o for o in self._objects.values() if isinstance(o, torch.optim.Optimizer)
         ]
         gradients = (p.grad for each in known for group in each.param_groups for p in group["params"])
-        return any(grad is not None and bool(grad.any()) for grad in gradients)
+        return any(bool(plain.any()) for grad in gradients if grad is not None for plain in plain_tensors(grad))
 
     def look(self, make_parts: Callable[[], Mapping[str, Any]]) -> str:
         """A sentence about what is missing; empty: nothing is, as far as could be seen. `make_parts`: state dicts of
@@ -177,10 +178,7 @@ class Completeness:
     def _changed_tensors(self, candidates: Iterable["_Candidate"], kept: Kept) -> set[int]:
         """Ids of those that changed since the last look, of what is not kept; remember how they look now."""
         tensors = {
-            id(tensor): tensor
-            for _, _, _, group in candidates
-            for tensor in group
-            if any(kept.missing_bytes(plain) for plain in plain_tensors(tensor))
+            id(tensor): tensor for _, _, _, group in candidates for tensor in group if kept.missing_bytes(tensor)
         }
         prints = dict(zip(tensors, fingerprint.of_tensors(list(tensors.values())), strict=True))
         changed = {

@@ -42,6 +42,8 @@ class Kept:
 
     def note_tensor(self, tensor: torch.Tensor) -> None:
         for plain in plain_tensors(tensor):
+            if plain.layout is not torch.strided:
+                continue
             self._by_size[plain.nbytes].append(plain)
             place = place_of(plain)
             if place is not None:
@@ -68,11 +70,11 @@ class Kept:
 
     def missing_bytes(self, tensor: torch.Tensor) -> int:
         """How many bytes of this tensor's memory are not packed; 0 also where an equal copy of it is."""
-        place = place_of(tensor)
-        if place is None:
-            return 0
-        missing = sum(end - begin for begin, end in self.gaps(tensor))
-        return 0 if not missing or self._has_copy(tensor) else missing
+        found = 0
+        for plain in plain_tensors(tensor):
+            missing = sum(end - begin for begin, end in self.gaps(plain))
+            found += 0 if not missing or self._has_copy(plain) else missing
+        return found
 
     def gaps(self, tensor: torch.Tensor) -> Iterator[Range]:
         """What of its memory is not packed, as ranges of bytes in its storage."""
@@ -125,6 +127,8 @@ class _Collector(pickle.Pickler):
 
 def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401
     """The tensors with memory that one is made of: a DTensor's shard, a quantised weight's values and scales."""
+    if torch.nn.parameter.is_lazy(tensor):
+        return
     local = getattr(tensor, "_local_tensor", None)
     if isinstance(local, torch.Tensor):
         yield from plain_tensors(local)

@@ -118,7 +118,7 @@ def _is_closed(module: str) -> bool:
 
 def _enter(reached: Reached, path: str, thing: Any, kind: type) -> Iterable[tuple[str, object]]:  # noqa: ANN401
     """Note what this object is; what to go on with."""
-    if issubclass(kind, nn.Module):
+    if issubclass(kind, nn.Module) and "_parameters" in vars(thing):  # else its constructor was never called
         reached.modules.append((path, thing))
         return _of_module(reached, path, thing)
     if issubclass(kind, torch.optim.Optimizer):
@@ -139,10 +139,12 @@ def _enter(reached: Reached, path: str, thing: Any, kind: type) -> Iterable[tupl
 def _plain_children(reached: Reached, path: str, thing: Any, kind: type) -> Iterable[tuple[str, object]]:  # noqa: ANN401
     if issubclass(kind, dict):
         return _noted(reached, thing, path, [(_key(path, key), value) for key, value in list(dict.items(thing))])
-    if issubclass(kind, _SEQUENCES):
-        if len(thing) > MAX_PLAIN and _is_data(thing):
+    base: Any = next((each for each in _SEQUENCES if issubclass(kind, each)), None)
+    if base is not None:  # as the base has them: a class of the program's own may compute something instead
+        values = list(base.__iter__(thing))
+        if len(values) > MAX_PLAIN and all(type(values[at]) in _PLAIN for at in (0, len(values) // 2, -1)):
             return ()
-        return _noted(reached, thing, path, [(f"{path}[{at}]", value) for at, value in enumerate(list(thing))])
+        return _noted(reached, thing, path, [(f"{path}[{at}]", value) for at, value in enumerate(values)])
     if kind is types.FunctionType:
         return () if _is_closed(str(thing.__module__)) else _of_function(path, thing)
     if kind is types.MethodType:
@@ -167,14 +169,10 @@ def _of_data() -> tuple[type, ...]:
     return () if data is None else (data.DataLoader, data.Sampler)
 
 
-def _is_data(sequence: Any) -> bool:  # noqa: ANN401
-    if isinstance(sequence, (set, frozenset)):
-        return type(next(iter(sequence))) in _PLAIN
-    return all(type(sequence[at]) in _PLAIN for at in (0, len(sequence) // 2, -1))
-
-
 def _key(path: str, key: object) -> str:
-    return f"{path}.{key}" if isinstance(key, str) and key.isidentifier() else f"{path}[{key!r:.40}]"
+    if type(key) is str and key.isidentifier():
+        return f"{path}.{key}"
+    return f"{path}[{key!r:.40}]" if type(key) in _PLAIN else f"{path}[{type(key).__name__}]"
 
 
 def _noted(

@@ -313,7 +313,7 @@ class Snapshots:
         """Parameters are about to change."""
         try:
             if is_capturing():
-                self._is_hurried = True  # a replay of the graph does not call this hook
+                self._is_hurried = self.optimizers.is_hidden = True  # a replay of the graph does not call this hook
                 return
             self._copier.hold_sealing()
             self.optimizers.saw(optimizer)

@@ -38,6 +38,8 @@ class Optimizers:
         """Another number whenever another optimizer was seen to."""
         self.num_steps = 0
         """Steps of all of them together."""
+        self.is_hidden = False
+        """Some step where no hook sees it: in a replay of a CUDA graph."""
         self._plan: object = None  # what `_theirs` was found out for
         self._addresses: list[int] = []
         self._theirs = Theirs([], [])
