@@ -457,3 +457,41 @@ def test_a_restore_that_does_not_give_back_what_was_kept_has_failed(agent: Agent
     agent.faults()
     told = [frame["restore_failed"] for frame in agent.heard if "restore_failed" in frame]
     assert [each["is_unfit"] for each in told] == [True]
+
+
+class Touchy:
+    """Anything that is asked of it is an error."""
+
+    def __init__(self) -> None:
+        vars(self)["inner"] = [self]
+
+    def _fail(self, *_: object) -> None:
+        raise AssertionError("the program's own code was called")
+
+    __getattr__ = __len__ = __iter__ = __eq__ = __bool__ = __repr__ = __call__ = _fail
+    __hash__ = object.__hash__
+    anything = property(_fail)
+
+
+class TouchyList(list):
+    __iter__ = __len__ = __getitem__ = Touchy._fail
+
+
+class TouchyDict(dict):
+    items = values = keys = __iter__ = __len__ = __getitem__ = Touchy._fail
+
+
+def test_nothing_of_the_program_is_called_while_its_objects_are_looked_at(agent: Agent) -> None:
+    agent.runtime()
+    kit = Kit()
+    touchy = Touchy()
+    listed, named = TouchyList([touchy, kit.model]), TouchyDict({touchy: touchy, torch.zeros(3): 1})
+    deep: list = []
+    for _ in range(5000):
+        deep = [deep]
+    run(everstep.State(model=kit.model, optimizer=kit.optimizer), kit.step)
+    assert not incomplete(agent)
+    assert agent.published() == 4
+    assert type(listed) is TouchyList
+    assert type(named) is TouchyDict
+    assert deep
