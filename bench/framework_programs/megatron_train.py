@@ -28,6 +28,7 @@ import everstep
 from everstep.integrations.data import ResumableLoader
 
 SEQUENCE = 16
+SHARDING = {"distrib_optim_sharding_type": "dp_reshardable"}
 parser = argparse.ArgumentParser()
 parser.add_argument("--tp", type=int, default=1)
 parser.add_argument("--pp", type=int, default=1)
@@ -156,7 +157,7 @@ def sharded(is_loading=False):
     state = bare.sharded_state_dict()
     return {
         "model": state,
-        "optimizer": optimizer.sharded_state_dict(state, is_loading=is_loading),
+        "optimizer": optimizer.sharded_state_dict(state, is_loading=is_loading, metadata=SHARDING),
         "scheduler": scheduler.state_dict(),
         "step": -1,
     }
