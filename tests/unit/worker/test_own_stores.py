@@ -50,12 +50,15 @@ def test_a_process_begins_whether_or_not_our_part_can_be_imported(path, monkeypa
 
 
 @pytest.mark.parametrize("value", ["True", None])
-def test_what_ray_starts_does_not_inherit_the_agents_store(value, monkeypatch):
+@pytest.mark.parametrize("name", ["ray._private.worker", "ray"])
+def test_what_ray_starts_does_not_inherit_the_agents_store(name, value, monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     if value is not None:
         monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", value)
-    module = ModuleType("ray._private.worker")
-    module.init = lambda: os.environ.get("TORCHELASTIC_USE_AGENT_STORE")  # type: ignore[attr-defined]
-    own_stores.hook_ray(module)
-    assert module.init() is None
+    worker, ray = ModuleType("ray._private.worker"), ModuleType("ray")
+    worker.init = ray.init = lambda: os.environ.get("TORCHELASTIC_USE_AGENT_STORE")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ray._private.worker", worker)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    own_stores.hook_ray(worker)
+    assert sys.modules[name].init() is None
     assert os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == value

@@ -14,6 +14,7 @@ import contextlib
 import functools
 import os
 import socket
+import sys
 
 from everstep.worker.parking.finder import OnImport
 
@@ -77,7 +78,9 @@ def hook_ray(module: ModuleType) -> None:
         with _without_agent_store():
             return original(*args, **kwargs)
 
-    module.init = init  # type: ignore[attr-defined]
+    for name in (RAY, "ray"):  # the second one has taken the function over, if torch came after Ray
+        if getattr(sys.modules.get(name), "init", None) is original:
+            sys.modules[name].init = init  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
