@@ -55,6 +55,7 @@ class Completeness:
         self._num_done = 0
         self._num_stepped, self._stepped_at = stepping.num_steps, 0
         self._next = 2 if is_resumed else 1  # a restart passes the same program's test a step later
+        self._plan: object = None
         self._known: tuple[Any, ...] = ()  # of the optimizers: who they are, and of how many parameters
         self._before: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._drawn: dict[int, tuple[Any, Any]] = {}
@@ -73,15 +74,21 @@ class Completeness:
         self._changed_tensors(_candidates(reached, []), mine)
         self._changed_generators(reached, mine)
 
-    def is_due(self) -> bool:
-        """Whether to look after the step that was just done. Called once after each; costs nothing if not."""
+    def is_due(self, plan: object = None) -> bool:
+        """Whether to look after the step that was just done. Called once after each; costs nothing if not. `plan`:
+        another object where what was packed last had other tensors than before."""
         self._num_done += 1
+        before, self._plan = self._plan, plan
         if self._num_done >= self._next:
             self._next = 2 * self._num_done
             return True
-        return self._identity() != self._known or any(
-            tensor is not None and tensor._version != version
-            for tensor, version in ((ref(), version) for ref, version in self._watched)
+        return (
+            before is not plan
+            or self._identity() != self._known
+            or any(
+                tensor is not None and tensor._version != version
+                for tensor, version in ((ref(), version) for ref, version in self._watched)
+            )
         )
 
     def has_partial_gradients(self) -> bool:

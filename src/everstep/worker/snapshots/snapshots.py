@@ -96,6 +96,8 @@ class Snapshots:
         self._space = Space(runtime, lambda what: self._tell("memory", what))
         self._arena: arenas.Arena | None = None
         self._targets: list[Target] = []
+        self.plan: object = None
+        """Of what was packed last: the same object for as long as it has the same tensors."""
         self.optimizers = Optimizers()
         """Those that step in this process."""
         self._dividing = Dividing(runtime, self.optimizers)
@@ -199,6 +201,7 @@ class Snapshots:
     def _take(self, step: int, parts: Mapping[str, Any]) -> bool:
         has_stepped = self.optimizers.take_seen()
         packed = self._packer.pack(parts, self._dividing.of)
+        self.plan = packed.plan
         # What waits for a device would hold up the program, however small it is.
         is_small = packed.plan.data_bytes <= SMALL_BYTES and not packed.devices
         wanted = self._runtime.snapshot_buffers

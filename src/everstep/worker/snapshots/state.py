@@ -267,7 +267,7 @@ class State:
             if check.has_partial_gradients():
                 snapshots.warn("gradients", f"{_PARTIAL} (step {self._step} is the first such)")
                 return False
-            if check.is_due():
+            if check.is_due(snapshots.plan):
                 why = check.look(self._made)
         except PartError:
             return True  # taking the snapshot meets it as well, and reports it
