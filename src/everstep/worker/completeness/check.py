@@ -28,6 +28,9 @@ VARIABLE = "EVERSTEP_STATE_CHECK"
 MAX_WATCHED = 256
 """Tensors of modules that stood still so far, whose counts of changes are compared after each step."""
 
+MAX_PLANS = 16
+"""A State whose tensors are others in every step is looked at for that reason so often."""
+
 MAX_UNSEEN = 1024
 """Steps without a step of an optimizer, after which gradients are not taken for those that are being accumulated: what
 replays a CUDA graph steps where no hook sees it."""
@@ -56,6 +59,7 @@ class Completeness:
         self._num_stepped, self._stepped_at = stepping.num_steps, 0
         self._next = 2 if is_resumed else 1  # a restart passes the same program's test a step later
         self._plan: object = None
+        self._num_plans = 0
         self._known: tuple[Any, ...] = ()  # of the optimizers: who they are, and of how many parameters
         self._before: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._drawn: dict[int, tuple[Any, Any]] = {}
@@ -78,12 +82,13 @@ class Completeness:
         """Whether to look after the step that was just done. Called once after each; costs nothing if not. `plan`:
         another object where what was packed last had other tensors than before."""
         self._num_done += 1
-        before, self._plan = self._plan, plan
+        is_other = plan is not self._plan and self._num_plans < MAX_PLANS
+        self._plan, self._num_plans = plan, self._num_plans + is_other
         if self._num_done >= self._next:
             self._next = 2 * self._num_done
             return True
         return (
-            before is not plan
+            is_other
             or self._identity() != self._known
             or any(
                 tensor is not None and tensor._version != version
