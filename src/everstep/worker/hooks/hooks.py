@@ -34,7 +34,7 @@ def install(runtime: Runtime) -> None:
     """Set the hooks now for what is loaded, and on import for what is not. Never raises."""
     given = functools.partial(_given, runtime, dict(os.environ))
     try:
-        setters = {
+        setters: dict[str, Callable[[ModuleType], None]] = {
             _OPTIMIZER: functools.partial(_hook_optimizer, StepBegins(runtime), StepCounter(runtime)),
             _RENDEZVOUS: functools.partial(_wrap_rendezvous, runtime),
             phase_hooks.MODULES: functools.partial(phase_hooks.hook_modules, runtime),
