@@ -5,6 +5,7 @@ python launcher_facts.py [--with accelerate|deepspeed] ...      # writes one fil
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def of_accelerate() -> dict[str, Any]:
     found = {f"accelerate.{name}": str(getattr(made, name)) for name in names}
     for name in ("fsdp_plugin", "deepspeed_plugin", "dynamo_plugin"):
         plugin = getattr(made.state, name, None)
-        found[f"accelerate.{name}"] = str(plugin)
+        found[f"accelerate.{name}"] = re.sub(r" at 0x[0-9a-f]+", "", str(plugin))
     return found
 
 
