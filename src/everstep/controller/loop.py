@@ -135,6 +135,7 @@ class Controller:
     async def keep_tables(self) -> None:
         """Leave the tables of collectives and of the ranks' pace on disk when they are new; runs until cancelled. A
         disk that cannot take them costs them only."""
+        failed = ""
         while True:
             await asyncio.sleep(TABLES_S)
             table, pace = self.detectors.collectives.newest(), self.detectors.slowness.paces.newest()
@@ -143,8 +144,11 @@ class Controller:
                     await asyncio.to_thread(collectives.save, self._run_dir, table)
                 if pace is not None:
                     await asyncio.to_thread(paces.save, self._run_dir, pace)
+                failed = ""
             except OSError as error:
-                log.warning("a table could not be written: %s", error)
+                if (error.strerror or "") != failed:  # once until it changes: it may stay so for weeks
+                    log.warning("a table could not be written: %s", error)
+                failed = error.strerror or ""
 
     async def _handle(self, batch: list[Input]) -> None:
         taken: list[tuple[Input, Drafted]] = []

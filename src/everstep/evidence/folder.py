@@ -49,6 +49,9 @@ MAX_UNOWNED = 8
 """Stacks of one file of which nothing says the rank."""
 
 
+_NO_EVIDENCE = ("code/", "secret", "token", "join-token", "pilot-token", "tls-")
+
+
 class _Reading:
     """One pass over a folder."""
 
@@ -213,7 +216,7 @@ def read_folder(
         if root.is_file():  # one pasted log
             root, paths = root.resolve().parent, [root.resolve().name]
         else:
-            paths = sorted(_walk(root))
+            paths = _in_order(root, list(_walk(root)))
     except OSError as error:
         raise ConfigError(f"{root}: cannot be read as a directory of evidence: {error.strerror or error}") from error
     wanted = [path for path in paths[:MAX_FILES] if path not in skip]
@@ -237,6 +240,14 @@ def read_folder(
         known=known,
         read=inventory.read(case, known, reading.num_logs),
     )
+
+
+def _in_order(root: Path, paths: list[str]) -> list[str]:
+    """What names a rank comes first, as time may run out. Of a run's own directory nothing of the copy of its program,
+    which is not evidence and may be large, and no key."""
+    if {"journal.jsonl", "spec.json"} <= set(paths):
+        paths = [path for path in paths if not path.startswith(_NO_EVIDENCE)]
+    return sorted(paths, key=lambda path: ("rank" not in path, path))
 
 
 def _walk(root: Path) -> Iterator[str]:

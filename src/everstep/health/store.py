@@ -7,6 +7,7 @@ file, does one transaction and closes it, so several runs can write at once and 
 """
 
 import contextlib
+import os
 import sqlite3
 import stat
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ import msgspec
 from everstep.errors import ConfigError, EverstepError
 from everstep.health.rules import DEFAULT, HealthEvent, Judgement, Kind, Rules, State, judge, why_not_readmit
 from everstep.journal.runs import home
+from everstep.linux.files import make_own
 from everstep.linux.mounts import is_shared, mounts_of_this_process
 from everstep.model.names import MachineName, is_name
 
@@ -147,7 +149,9 @@ class Store:
     @contextlib.contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
         with _told(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_own(self.path.parent)
+            if not self.path.exists():
+                os.close(os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         with self._open(self.path.absolute().as_uri()) as connection, _told(self.path):
             connection.execute("PRAGMA synchronous = NORMAL")
             if _version_of(connection, self.path) == 0:

@@ -15,6 +15,7 @@ from pathlib import Path
 from everstep.errors import ConfigError, JournalError
 from everstep.journal.beside import continued, lock
 from everstep.journal.beside.private import make_private
+from everstep.linux.files import make_own
 
 LATEST = "latest"
 JOURNAL_NAME = "journal.jsonl"
@@ -94,6 +95,8 @@ def make_run_dir(run: str, run_dir: str | None = None) -> RunDir:
         raise ConfigError(f"run id {run!r}: letters, digits, '.', '_' and '-', at most 100, and not {LATEST!r}")
     path = Path(run_dir).expanduser().absolute() if run_dir else home() / "runs" / run
     try:
+        if not run_dir:
+            make_own(path.parent)
         make_private(path, is_run=(path / JOURNAL_NAME).exists())
     except OSError as error:
         raise JournalError(
@@ -112,7 +115,7 @@ def register(run: str, run_dir: RunDir) -> str:
     except ConfigError:
         return f"cannot register the run: there is no home directory; read it with --run-dir {run_dir.path}"
     try:
-        runs.mkdir(parents=True, exist_ok=True)
+        make_own(runs)
         if run_dir.path != runs / run:
             _link(runs / run, run_dir.path)
         _link(runs / LATEST, Path(run) if (runs / run).is_dir() else run_dir.path)

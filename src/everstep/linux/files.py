@@ -1,6 +1,7 @@
 """A file that is there whole or not at all, also when the writer is killed in the middle."""
 
 import contextlib
+import errno
 import os
 
 
@@ -45,3 +46,16 @@ def _write_all(fd: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[os.write(fd, left) :]
+
+
+def make_own(folder: str | os.PathLike[str]) -> None:
+    """Make a directory and those above that are missing, for this user alone whatever the umask; what is there stays as
+    it is. Raises OSError."""
+    path = os.fspath(folder)
+    above = os.path.dirname(path)  # noqa: PTH120 - pathlib would be one more import in every training process
+    if above and above != path and not os.path.isdir(above):  # noqa: PTH112
+        make_own(above)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)  # noqa: PTH102
+    if not os.path.isdir(path):  # noqa: PTH112
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from everstep.errors import ConfigError
+from everstep.linux.regular import read_regular
 
 KINDS = ("webhook", "slack", "email", "command")
 _SECRETS = ("url", "token", "password")
@@ -55,7 +56,7 @@ _NEEDS = {"webhook": ("url",), "slack": (), "email": ("host", "sender", "to"), "
 def load_receivers(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[Receiver, ...]:
     """Raises ConfigError."""
     try:
-        tables = tomllib.loads(path.read_text()).get("notices", [])
+        tables = tomllib.loads(read_regular(path).decode()).get("notices", [])
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -123,6 +124,6 @@ def _why_not(receiver: Receiver) -> str:
 
 def _read(path: Path, place: str) -> str:
     try:
-        return path.read_text().strip()
+        return read_regular(path).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{place}: {path} cannot be read: {error}") from error

@@ -38,7 +38,7 @@ class Live:
     def __init__(self, look: Look, epoch: str) -> None:
         self._look = look
         self._feed = Feed(epoch)
-        self._listeners: set[asyncio.Queue[bytes | None]] = set()
+        self._listeners: dict[asyncio.Queue[bytes | None], None] = {}  # in order of arrival
         self._task: asyncio.Task[None] | None = None
         self._looked_at = float("-inf")
         self._rest_s = 0.0
@@ -70,19 +70,21 @@ class Live:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """An answer that lasts as long as the page is open."""
-        if len(self._listeners) >= MAX_LISTENERS:
-            return web.json_response({"error": f"{MAX_LISTENERS} pages are open; close one"}, status=503)
         await self.refresh()
+        if len(self._listeners) >= MAX_LISTENERS:  # its browser comes back if it is still looked at
+            oldest = next(iter(self._listeners))
+            del self._listeners[oldest]
+            oldest.put_nowait(None)
         listener: asyncio.Queue[bytes | None] = asyncio.Queue()
         version = request.headers.get("Last-Event-ID", request.query.get("since", ""))
         listener.put_nowait(event_of(self._feed.since(version[:64])))
-        self._listeners.add(listener)
+        self._listeners[listener] = None
         if self._task is None:
             self._task = asyncio.create_task(self._watch())
         try:
             return await _send(request, listener)
         finally:
-            self._listeners.discard(listener)
+            self._listeners.pop(listener, None)
 
     def close(self) -> None:
         """Disconnect all pages: their browsers reconnect by themselves, if there is something to connect to."""

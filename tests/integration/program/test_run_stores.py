@@ -14,6 +14,7 @@ import torch.distributed
 from real_run import UNTIL_HIT, Run, launching, processes_of
 
 from everstep.launcher.stores import store_class
+from everstep.launcher.stores.store_process import WHOLE
 from everstep.model.events import StoreOpened
 
 BROKEN = "raise OSError('libtorch_cpu.so: cannot open shared object file')"
@@ -72,8 +73,11 @@ def test_one_that_is_killed_while_ranks_train_costs_the_next_generation_nothing(
     run.until_step(3)
     os.kill(store_pid(run), signal.SIGKILL)
     run.until("another store", lambda: "opening another" in run.err())
-    os.kill(run.rank_pid(1), signal.SIGKILL)
+    other = store_pid(run)
+    os.kill(run.rank_pid(1), signal.SIGKILL)  # while that loads torch
+    assert WHOLE.encode() not in Path(f"/proc/{other}/cmdline").read_bytes().split(b"\0"), "it was well: the quick way"
     assert run.wait() == 0
+    assert "did not answer" not in run.err()
     opened = run.events(StoreOpened)
     assert {store.generation for store in opened} == {0, 1}
     assert len({(store.host, store.port) for store in opened}) == 1
@@ -190,6 +194,7 @@ def assert_serves(program: str, *last: str) -> None:
         theirs.close()
         port = listening.getsockname()[1]
         socket.send_fds(ours, [f"open 0 127.0.0.1 {port}".encode()], [listening.fileno()])
+        assert ours.recv(4096) == b"loaded"
         assert ours.recv(4096) == b"closed 0"
         assert ours.recv(4096) == b"opened 0"
         ours.setblocking(False)

@@ -506,6 +506,17 @@ def test_only_a_host_that_has_proven_to_be_of_the_job_says_that_the_scheduler_en
     tell(story, tmp_path, job=job)
 
 
+def test_a_host_that_comes_and_goes_without_end_writes_few_lines(tmp_path):
+    async def story(s):
+        for number in range(300):
+            line = await s.join("h1", session=f"s{number}")
+            line.said.put_nowait(Bye())
+            await until(lambda line=line: line.said.empty())
+        assert 2 <= len([text for text in s.said if "h1" in text]) <= engines.LINES_PER_HOST * 2 + 5
+
+    tell(story, tmp_path)
+
+
 def test_of_what_a_leaving_host_says_a_line_is_shown_once(tmp_path):
     async def story(s):
         line = await s.join("h1")

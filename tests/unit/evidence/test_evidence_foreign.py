@@ -1,5 +1,6 @@
 """What files of strangers do to the report of `everstep analyze`: their names, encodings and numbers."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -118,3 +119,27 @@ def test_numbers_that_cannot_be_measured_are_unknown(tmp_path, number):
     assert odd.load is not None
     assert (odd.load.cpu_share, odd.step, odd.step_age_s, odd.links, odd.gpus[0].use_share) == (None, 7, None, {}, None)
     assert found.folder.case.ranks[3].links == {"eth0": 0.9}
+
+
+def test_of_a_run_directory_ranks_come_first_and_its_program_is_no_evidence(tmp_path):
+    for name in ("journal.jsonl", "spec.json", "secret", "token-read", "logs/gen-0/rank-0/stderr.log"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("[rank0]: RuntimeError: x\n")
+    for number in range(300):
+        place = tmp_path / f"code/v1/docs/{number}.md"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("CUDA out of memory\n")
+    read = []
+
+    @contextlib.contextmanager
+    def watch(path):
+        read.append(path)
+        yield
+
+    read_folder(tmp_path, 1.0, watch)
+    assert read[0] == "logs/gen-0/rank-0/stderr.log"
+    assert not [path for path in read if path.startswith(("code/", "secret", "token"))]
+    (tmp_path / "spec.json").unlink()  # a directory of somebody's own is read whole
+    read.clear()
+    read_folder(tmp_path, 1.0, watch)
+    assert len([path for path in read if path.startswith("code/")]) == 300

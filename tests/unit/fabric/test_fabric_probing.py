@@ -1,5 +1,6 @@
 """Probes: losses there and back told apart by counters alone, over real sockets and with packets that lie."""
 
+import contextlib
 import itertools
 import json
 import random
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from everstep.cli.main import main
 from everstep.fabric.locate.observations import Seen
+from everstep.fabric.probing import udp
 from everstep.fabric.probing.dating import TIMESTAMPNS, Dating
 from everstep.fabric.probing.flow import LATE_US, TIMEOUT_US, Delays, Flow
 from everstep.fabric.probing.packets import SIZE, Echo, Probe, pack_echo, pack_probe, read_echo, read_probe
@@ -438,3 +440,32 @@ def test_clocks_that_drift_apart_make_no_packet_late() -> None:
         queued.add(sent, sent + 300 + (30_000 if second >= 600 else 0))
     assert delays.late == 0
     assert queued.late > 60  # of a queue that stays
+
+
+@pytest.mark.parametrize("num_addresses", [1, 300], ids=["one stranger", "addresses of its choice"])
+def test_flows_of_strangers_take_no_place_of_a_flow_that_goes_on(monkeypatch, num_addresses: int) -> None:
+    """Else a loss that never was is blamed on the way there."""
+    monkeypatch.setattr(udp, "MOST_FLOWS", 2000)
+    monkeypatch.setattr(udp, "MOST_OF_HOST", 500)
+    port = free_port()
+    responder = Responder("127.0.0.1", port)
+    with contextlib.closing(responder), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as prober:
+        prober.bind(("127.0.0.1", 0))
+        prober.settimeout(60.0)
+
+        def counted(number: int) -> int:
+            prober.sendto(pack_probe(Probe(7, number, 0)), ("127.0.0.1", port))
+            while not responder.answer():
+                time.sleep(0.001)
+            return read_echo(prober.recv(4096)).received
+
+        assert [counted(number) for number in (1, 2, 3)] == [1, 2, 3]
+        for address in range(num_addresses):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+                stranger.bind((f"127.1.{address >> 8}.{address & 255}", 0))
+                for flow in range(3000 // num_addresses):
+                    stranger.sendto(pack_probe(Probe(flow, 1, 0)), ("127.0.0.1", port))
+                    responder.answer()
+        while responder.answer():
+            pass
+        assert counted(4) == 4

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.linux.files import write_whole
+from everstep.linux.files import make_own, write_whole
 from everstep.linux.regular import read_regular
 
 MAX_MODULES = 20_000
@@ -74,8 +74,8 @@ def path_in(run_dir: Path) -> Path:
 def write(path: Path, ahead: Ahead) -> None:
     """Whole or not at all; without it standbys are less warm."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, msgspec.json.encode(ahead))
+        make_own(path.parent)
+        write_whole(path, msgspec.json.encode(ahead), mode=0o600)  # it says what ranks import
     except OSError as error:
         _log.warning("standbys do not know what to import: %s", error)
 

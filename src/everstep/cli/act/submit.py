@@ -24,6 +24,7 @@ def run(argv: Sequence[str]) -> int:
     from everstep.engines.slurm.batch import Submission, script
     from everstep.engines.slurm.commands import SlurmError, parse_job
     from everstep.journal.runs import home
+    from everstep.linux.files import make_own
 
     if not argv or argv[0] in ("-h", "--help"):
         print(__doc__)
@@ -34,7 +35,7 @@ def run(argv: Sequence[str]) -> int:
     if not arguments:
         raise ConfigError("no program given: everstep submit --engine slurm --nodes N train.py")
     runs = home() / "runs"
-    runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_own(runs)
     excluded = _quarantined()
     wanted = Submission(
         num_nodes=_whole("--nodes", own["--nodes"], least=1),

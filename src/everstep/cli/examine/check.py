@@ -18,6 +18,7 @@ import msgspec
 
 from everstep import health
 from everstep.errors import ConfigError, PortInUseError
+from everstep.linux.regular import read_regular
 from everstep.preflight.inspection import Wanted, inspect_node
 from everstep.preflight.judge import Expectation, among_nodes
 from everstep.preflight.registry import BY_NAME, CHECKS
@@ -179,7 +180,7 @@ def _value(text: str, sign: str, whole: str) -> Value:
 def read_report(name: str) -> Report:
     """Raises ConfigError."""
     try:
-        report = msgspec.json.decode(Path(name).read_bytes(), type=Report)
+        report = msgspec.json.decode(read_regular(name), type=Report)
     except OSError as error:
         raise ConfigError(f"{name}: {error.strerror or error}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -15,6 +15,7 @@ from everstep.cli.reading import show, show_json
 from everstep.errors import ConfigError
 from everstep.health.rules import DEFAULT, Kind
 from everstep.health.store import Store
+from everstep.linux.regular import read_regular
 from everstep.report.foresee.plan import standby_page
 from everstep.simulate.standby import QUANTILE, Sizing, counts_per_window, size_by_history, size_by_rate
 
@@ -60,7 +61,7 @@ def _size(given: argparse.Namespace) -> Sizing:
 
 def _read_times(path: Path) -> list[float]:
     try:
-        lines = path.read_text().splitlines()
+        lines = read_regular(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--history {path} cannot be read: {error}") from error
     return [_time(line.strip(), path, number) for number, line in enumerate(lines, 1) if line.strip()]

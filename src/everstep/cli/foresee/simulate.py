@@ -11,7 +11,6 @@ import math
 import os
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from pathlib import Path
 from random import Random
 
 import msgspec
@@ -21,6 +20,7 @@ from everstep.cli.reading import show, show_json
 from everstep.cli.waiting import Waiting, waiting
 from everstep.core.state.policy import Policy
 from everstep.errors import ConfigError
+from everstep.linux.regular import MOST_BYTES, read_regular
 from everstep.report.foresee.simulate import simulate_page
 from everstep.simulate.fleet.costs import COSTS, with_changes
 from everstep.simulate.fleet.faults import MIXES, Mix, Sign
@@ -125,7 +125,7 @@ def _faults(given: argparse.Namespace, num_nodes: int) -> tuple[Mix, tuple[Strik
     if not given.trace or given.rate is not None:
         raise ConfigError("--faults trace needs --trace FILE, and takes its rate from there")
     try:
-        data = Path(given.trace).read_bytes()
+        data = read_regular(given.trace, MOST_BYTES)
     except OSError as error:
         raise ConfigError(f"--trace {given.trace} cannot be read: {error.strerror}") from error
     trace = read_trace(data, given.trace_nodes)

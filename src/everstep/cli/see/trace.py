@@ -72,7 +72,7 @@ def run(given: argparse.Namespace) -> int:
             )
             size = len(data)
             if given.out:
-                path = _written_to(given.out, data)
+                path = written_to(given.out, data)
         else:
             trace = tracks.record(
                 view.run,
@@ -152,14 +152,14 @@ def _write(run_dir: RunDir, trace: Trace, out: str | None) -> tuple[Path, int]:
     path = Path(out) if out else run_dir.path / files.FOLDER
     try:
         data = files.encoded(trace)
-        return (_written_to(out, data) if out else _write_beside(run_dir, trace, data)), len(data)
+        return (written_to(out, data) if out else _write_beside(run_dir, trace, data)), len(data)
     except files.TooLargeError as error:
         raise ConfigError(str(error)) from error
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _written_to(out: str, data: bytes) -> Path:
+def written_to(out: str, data: bytes) -> Path:
     """Raises ConfigError."""
     path = Path(out)
     try:
@@ -170,7 +170,7 @@ def _written_to(out: str, data: bytes) -> Path:
 
 
 def _write_to(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(data)
 

@@ -60,6 +60,9 @@ MAX_REASON_CHARS = 1000
 HEAD = "head"
 _END_GRACE_S = 10.0
 
+LINES_PER_HOST = 20
+"""Lines on the terminal about hosts that come and go, before there is one a minute."""
+
 log = logging.getLogger("everstep.launcher")
 
 
@@ -96,6 +99,7 @@ class HostsEngine:
         self._heirs = heirs
         self._earlier = earlier
         self._on_stop, self._job = on_stop, job
+        self._lines, self._said_at = float(LINES_PER_HOST * shape.num_hosts), time.monotonic()
         self._local = local
         self._run, self._spec, self._port = run, spec, port
         self._roster = Roster(shape, Known(session=HEAD, host=host, node_rank=node_rank), local, earlier)
@@ -243,7 +247,7 @@ class HostsEngine:
         host = self._roster.find(join)
         if host is None:
             host = self._roster.add(join)
-            self._first.say(f"host {host.number}: {host.name} joined")
+            self._say(host, "joined")
         elif host.line is not None:
             host.line.close()
         host.line, host.heard_at = line, time.monotonic()
@@ -287,7 +291,18 @@ class HostsEngine:
 
     def _note_away(self, host: Host) -> None:
         if self._over is None and not host.is_done:
-            self._first.say(f"host {host.number}: {host.name} is not connected")
+            self._say(host, "is not connected")
+
+    def _say(self, host: Host, what: str) -> None:
+        """A host can come and go without end under new sessions: some lines for each host of the run, then one a
+        minute."""
+        now = time.monotonic()
+        most = LINES_PER_HOST * self._roster.shape.num_hosts
+        self._lines = min(most, self._lines + (now - self._said_at) / 60.0)
+        self._said_at = now
+        if self._lines >= 1.0:
+            self._lines -= 1.0
+            self._first.say(f"host {host.number}: {host.name} {what}")
 
     def _hear(self, host: Host, message: FromHost) -> None:
         match message:

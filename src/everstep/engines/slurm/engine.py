@@ -40,6 +40,7 @@ ANSWER_S = 2.0
 """For a machine to refuse a connection."""
 
 END_S = 15.0
+_PILOT_FILES = ("pilot-token", "pilot.sh")
 """Limit for reports to Slurm when the run is over: it may not answer at all."""
 
 _ALIVE = ("RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING")
@@ -175,6 +176,9 @@ class SlurmEngine:
         if self._working is not None:
             self._working.cancel()
             await asyncio.gather(self._working, return_exceptions=True)
+        for name in _PILOT_FILES:  # it may be the user's own token, which serves other runs as well
+            with contextlib.suppress(OSError):
+                (self._run_dir / name).unlink()
         may_act = self._may_act()  # hosts that have ended confirm nothing
         await self._hosts.end(grace_s, spares=spares)
         if not may_act:
@@ -306,7 +310,7 @@ class SlurmEngine:
         self._next_pilot_at = now + PILOT_AGAIN_S
         fields = await self._slurm.job_fields(self._job)
         options = batch.pilot_options(fields, run_dir=str(self._run_dir), exclude=sorted(self._out))
-        token, script = self._run_dir / "pilot-token", self._run_dir / "pilot.sh"
+        token, script = (self._run_dir / name for name in _PILOT_FILES)
         try:
             write_whole(token, self._token.reveal().encode(), mode=0o600)
             write_whole(script, batch.pilot(self._join, str(token)).encode(), mode=0o700)

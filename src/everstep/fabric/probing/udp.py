@@ -19,10 +19,25 @@ from everstep.fabric.probing.flow import Delays, Flow, Window
 from everstep.fabric.probing.packets import SIZE, Echo, Probe, pack_echo, pack_probe, read_echo, read_probe
 
 MOST_FLOWS = 20_000
-"""Flows that a responder remembers; it forgets the one that was silent longest first."""
+"""Flows that a responder remembers. A stranger that sends many, from addresses of its choice, takes no place of those
+that are heard."""
+MOST_OF_HOST = 4096
+"""... of one address, as many as one prober has. It then forgets that address's own that was silent longest."""
+SILENT_S = 60.0
+"""After that an address is forgotten for another one."""
 _BATCH = 256
 _SO_MEMINFO = 55  # of most Linux architectures; Python has no name for it
 _MEMINFO = struct.Struct("=9I")  # the last one: packets dropped
+
+
+class _Host:
+    """The flows of one address: probes counted, and their delays."""
+
+    __slots__ = ("flows", "heard_at")
+
+    def __init__(self) -> None:
+        self.flows: OrderedDict[tuple[int, int], tuple[int, Delays]] = OrderedDict()
+        self.heard_at = time.monotonic()
 
 
 class Responder:
@@ -32,7 +47,8 @@ class Responder:
         """Raises OSError."""
         self._socket = _socket(address, port)
         self._dating = Dating()
-        self._held: OrderedDict[tuple[str, int, int], tuple[int, Delays]] = OrderedDict()
+        self._held: OrderedDict[str, _Host] = OrderedDict()  # by address
+        self._num = 0
 
     def answer(self) -> int:
         """Answer all packets that have come; returns their number."""
@@ -56,17 +72,35 @@ class Responder:
         return _dropped([self._socket])
 
     def _counted(self, host: str, port: int, probe: Probe, came_us: int | None) -> tuple[int, Delays]:
-        key = (host, port, probe.flow)
-        held = self._held.get(key)
+        of_host = self._held.get(host)
+        key = (port, probe.flow)
+        if of_host is None:
+            if self._num >= MOST_FLOWS and not self._make_room():
+                return 1, Delays()  # not remembered: others that are heard keep their counts
+            of_host = self._held[host] = _Host()
+        held = of_host.flows.get(key)
         if held is None:
             held = (0, Delays())
-            if len(self._held) >= MOST_FLOWS:
-                self._held.popitem(last=False)
+            self._num += 1
+            if of_host.flows and (len(of_host.flows) >= MOST_OF_HOST or self._num > MOST_FLOWS):
+                of_host.flows.popitem(last=False)
+                self._num -= 1
         count, delays = held[0] + 1, held[1]
         delays.add(probe.sent_us, came_us)
-        self._held[key] = (count, delays)
-        self._held.move_to_end(key)
+        of_host.flows[key] = (count, delays)
+        of_host.flows.move_to_end(key)
+        of_host.heard_at = time.monotonic()
+        self._held.move_to_end(host)
         return count, delays
+
+    def _make_room(self) -> bool:
+        """Forget the address that was silent longest, if it is silent at all."""
+        host, oldest = next(iter(self._held.items()))
+        if time.monotonic() - oldest.heard_at < SILENT_S:
+            return False
+        self._num -= len(oldest.flows)
+        del self._held[host]
+        return True
 
     def close(self) -> None:
         self._socket.close()

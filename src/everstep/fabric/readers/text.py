@@ -7,6 +7,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from everstep.fabric.topology.values import FabricError
+from everstep.linux.regular import regular
 
 MAX_BYTES = 256 << 20
 MAX_YAML_BYTES = 32 << 20
@@ -22,7 +23,7 @@ _LONG_NUMBER = re.compile(r"[-+0-9a-fA-Fxob_:.]{65,}")
 def read_bytes(path: Path, what: str = "topology") -> bytes:
     """`what`: the expected kind of file, for the message about a wrong one. Raises FabricError."""
     try:
-        with path.open("rb") as file:
+        with regular(path) as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise FabricError(f"{what}: {path}: cannot be read: {error.strerror}") from error

@@ -11,7 +11,7 @@ import msgspec
 
 from everstep.linux.regular import regular
 
-_FILES = ("secret", "token", "token-read")
+_FILES = ("secret", "token", "token-read", "join-token", "pilot-token")
 _SPEAKS = re.compile(r"(?i)pass|pwd|secret|token|key|auth|cred|webhook|dsn|cookie")
 _PATHS = ("PWD", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY", "SSH_ASKPASS")
 _MAX_BYTES = 1 << 20

@@ -1,8 +1,9 @@
 """The process in which the stores live: it imports torch, so that the launcher need not, and the ranks need not wait.
 
-Asked by `Stores` over a socket of whole messages. `open 3 <host> <port>`, with the listening socket: the store of the
-generation before is closed, `closed 3` says so, and the new one begins, which `opened 3` says. `failed <why>`: it could
-not. `no-torch <why>`: torch cannot be imported. It ends when the launcher's end of the socket is closed.
+Asked by `Stores` over a socket of whole messages, once it has said `loaded`: torch is there. `open 3 <host> <port>`,
+with the listening socket: the store of the generation before is closed, `closed 3` says so, and the new one begins,
+which `opened 3` says. `failed <why>`: it could not. `no-torch <why>`: torch cannot be imported. It ends when the
+launcher's end of the socket is closed.
 """
 
 import datetime
@@ -37,6 +38,7 @@ def main() -> None:
             _begin_again()
         asked.send(_text(f"no-torch {type(error).__name__}: {error}"))
         return
+    asked.send(_text("loaded"))
     store: Any = None
     while True:
         message, fds, _, _ = socket.recv_fds(asked, _MAX_MESSAGE, 1)

@@ -8,10 +8,12 @@ that nothing outside of this machine reaches, or at the address that the user na
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 
 from everstep.engines.children import Child, Children, wait_ended
@@ -27,6 +29,8 @@ _MAX_MESSAGE = 4096
 _END_S = 5.0
 CLOSE_LIMIT_S = 10.0
 """A process that has not closed its store by then stands still, and is replaced. It takes milliseconds."""
+LOAD_LIMIT_S = 300.0
+"""Until torch is loaded, from a cold file server as well. Ranks wait for that in the queue of the socket."""
 MAX_LOSSES = 5
 """So many tries, in one process or several, without a store, and the run ends: the next one would not open one."""
 
@@ -72,7 +76,8 @@ class Stores:
         self._address: tuple[str, int] = listening.getsockname()[:2]
         self._told_host = told_host
         self._generation = -1
-        self._num_losses = self._num_ends = 0
+        self._num_losses = 0
+        self._is_whole = False  # the quick way to torch may be what ended a process
         self._has_served = False
         self._process: _StoreProcess | None = None
         self._turn = asyncio.Lock()
@@ -81,8 +86,7 @@ class Stores:
         """Start the process, which imports torch meanwhile. `on_loss` gets the generation that has no store after all,
         and why: ImportError when torch cannot be imported. Raises OSError."""
         self._children, self._on_loss = children, on_loss
-        is_whole = self._num_ends > 0  # the way that is quicker may be what ended the one before
-        self._process = self._network.call(lambda: _StoreProcess(children, self._lose, is_whole=is_whole))
+        self._process = self._network.call(lambda: _StoreProcess(children, self._lose, is_whole=self._is_whole))
         asyncio.get_running_loop().add_reader(self._process.socket, self._process.hear)
 
     async def open(self, generation: int) -> tuple[str, int]:
@@ -112,7 +116,7 @@ class Stores:
         self._has_served |= process.has_served
         if process.has_ended:
             self._process = None
-            self._num_ends += 1
+            self._is_whole |= not process.was_killed
         if self._num_losses >= MAX_LOSSES and not self._has_served:
             error = StoresError(f"{error}, {self._num_losses} times, and has never opened one")
         lost = max(self._generation, 0)
@@ -129,7 +133,9 @@ class _StoreProcess:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.setblocking(False)
         self._on_loss = on_loss
-        self._is_new = True
+        self._is_loaded = self._stood_still = False
+        self._began_at = time.monotonic()
+        self._wanted: tuple[int, tuple[str, int], socket.socket] | None = None  # once it is loaded
         self.has_served = False
         self._closed = asyncio.Event()
         argv = [
@@ -148,24 +154,43 @@ class _StoreProcess:
     def has_ended(self) -> bool:
         return self._child.ended is not None
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether it was well, and somebody else ended it."""
+        ended = self._child.ended
+        return self._is_loaded and not self._stood_still and ended is not None and ended.signal == signal.SIGKILL
+
     async def open(self, generation: int, address: tuple[str, int], listening: socket.socket) -> None:
-        """The first time without waiting: there is no store yet that could take the new one's ranks. Raises OSError."""
-        self._closed.clear()
-        host, port = address
-        socket.send_fds(self.socket, [f"open {generation} {host} {port}".encode()], [listening.fileno()])
-        if not self._is_new:
+        """Without waiting while torch is loaded there: it is asked for the newest store only, then, so that none is
+        open that could take the new one's ranks. Raises OSError."""
+        self._wanted = generation, address, listening
+        if self._is_loaded:
+            self._ask()
             await self._until_closed()
-        self._is_new = False
+        elif time.monotonic() - self._began_at > LOAD_LIMIT_S:
+            self._give_up(f"did not load torch for {LOAD_LIMIT_S:g} s")
+
+    def _ask(self) -> None:
+        if self._wanted is not None:
+            generation, (host, port), listening = self._wanted
+            self._wanted = None
+            self._closed.clear()
+            socket.send_fds(self.socket, [f"open {generation} {host} {port}".encode()], [listening.fileno()])
 
     async def _until_closed(self) -> None:
         try:
             async with asyncio.timeout(CLOSE_LIMIT_S):
                 await self._closed.wait()
         except TimeoutError:
-            self._child.send(signal.SIGKILL)
-            raise ConnectionError(f"the process with the stores did not answer for {CLOSE_LIMIT_S:g} s") from None
+            self._give_up(f"did not answer for {CLOSE_LIMIT_S:g} s")
         if self.has_ended:
             raise ConnectionError("the process with the stores has ended")
+
+    def _give_up(self, why: str) -> None:
+        """Raises ConnectionError."""
+        self._stood_still = True
+        self._child.send(signal.SIGKILL)
+        raise ConnectionError(f"the process with the stores {why}")
 
     async def end(self) -> None:
         self._child.send(signal.SIGKILL)
@@ -177,7 +202,11 @@ class _StoreProcess:
         except OSError:
             return  # it has ended: `_on_end` says so
         said, _, rest = message.partition(" ")
-        if said == "closed":
+        if said == "loaded":
+            self._is_loaded = True
+            with contextlib.suppress(OSError, ValueError):  # it has ended, or the run has
+                self._ask()
+        elif said == "closed":
             self._closed.set()
         elif said == "opened":
             self.has_served = True
