@@ -59,8 +59,9 @@ class Partitions:
         name = names_of(optimizer)[0]
         if name not in _KNOWN:
             raise _refused(name)
-        if getattr(optimizer, "swap_optimizer", False):
-            raise _refused(f"{name} with NVMe offload")
+        for option in ("swap_optimizer", "torch_autocast_gradscaler"):
+            if getattr(optimizer, option, None):
+                raise _refused(f"{name} with {option}")
         self._optimizer = optimizer
         if names_of(optimizer.optimizer)[0].startswith(_UNTRIED):
             raise _refused(names_of(optimizer.optimizer)[0])
