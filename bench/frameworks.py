@@ -167,7 +167,7 @@ def measure(row: Row, out: Path, ways: set[str]) -> dict[str, str]:
         theirs = run("torchrun", row, "own", out / "torchrun-own", kill=True)
         ours = run("everstep", row, "own", out / "everstep-own", kill=True)
         ratio = f", {ours.back_s / theirs.back_s:.2f}" if ours.back_s and theirs.back_s else ""
-        found["own"] = f"{_s(ours.back_s)} / {_s(theirs.back_s)}{ratio}"
+        found["own"] = f"{_s(ours.back_s)} / {_s(theirs.back_s)}{ratio}, at step {ours.back_at} / {theirs.back_at}"
         found["own_same"] = compare(theirs, ours) if theirs.code == 0 else f"torchrun: exit {theirs.code}"
     if "state" in ways:
         kept = run("everstep", row, "state", out / "everstep-state", kill=True)

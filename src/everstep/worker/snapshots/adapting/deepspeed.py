@@ -25,8 +25,8 @@ _KNOWN = {
 _SCALERS = ("loss_scaler", "loss_scale_config")
 """Where one of them keeps its loss scale, and what decides when that changes."""
 
-_CPU_ADAM = "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam"
-_ONE_BIT = "deepspeed.runtime.fp16.onebit."
+_UNTRIED = ("deepspeed.ops.adam.cpu_adam.", "deepspeed.runtime.fp16.onebit.")
+"""Optimizers that keep more than their state: bias corrections multiplied up in C++, errors of rounding."""
 
 _COUNTS = ("global_steps", "global_samples", "skipped_steps", "micro_steps")
 _OTHERS = ("random_ltd_enabled", "curriculum_enabled_legacy", "curriculum_learning_enabled", "amp_enabled")
@@ -36,6 +36,8 @@ _OTHERS = ("random_ltd_enabled", "curriculum_enabled_legacy", "curriculum_learni
 def adapt(thing: object) -> Any | None:  # noqa: ANN401
     """Stand-in for it; None: it is not DeepSpeed's. Raises TypeError for what cannot be kept."""
     names = names_of(thing)
+    if names[0].startswith(_UNTRIED):
+        raise _refused(names[0])
     if _ENGINE in names:
         return Engine(thing)
     if is_optimizer(thing):
@@ -59,33 +61,27 @@ class Partitions:
         name = names_of(optimizer)[0]
         if name not in _KNOWN:
             raise _refused(name)
-        if getattr(optimizer, "swap_optimizer", False):
-            raise _refused(f"{name} with NVMe offload")
+        for option in ("swap_optimizer", "torch_autocast_gradscaler"):
+            if getattr(optimizer, option, None):
+                raise _refused(f"{name} with {option}")
         self._optimizer = optimizer
-        if any(each.startswith(_ONE_BIT) for each in names_of(optimizer.optimizer)):
+        if names_of(optimizer.optimizer)[0].startswith(_UNTRIED):
             raise _refused(names_of(optimizer.optimizer)[0])
         if self._scaler() is None and "fp16" in name:
             raise _refused(f"{name} of a version that keeps its loss scale elsewhere")
         # ZeRO 3 gives its optimizer the parameters for the time of a step only
         masters = (lambda: list(optimizer.fp32_partitioned_groups_flat)) if name == _ZERO_3 else None
         self._inner = Inner(optimizer.optimizer, masters)
-        self._begun = self._num_steps()
 
     def state_dict(self) -> dict[str, Any]:
         scaler = self._scaler()
         scale = {} if scaler is None else dict(vars(scaler))
-        return {"inner": self._inner.state_dict(), "scaler": scale, "begun": self._begun}
+        return {"inner": self._inner.state_dict(), "scaler": scale}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._inner.load_state_dict(state["inner"])
         if state["scaler"]:
             vars(self._scaler()).update(state["scaler"])
-        self._begun = state["begun"]
-        if _CPU_ADAM in names_of(self._optimizer.optimizer):
-            _count_up(self._optimizer.optimizer, self._begun, self._num_steps())
-
-    def _num_steps(self) -> int:
-        return max((int(state.get("step", 0)) for state in self._optimizer.optimizer.state.values()), default=0)
 
     def _scaler(self) -> Any | None:  # noqa: ANN401 - asked for each time: loading a checkpoint puts another in place
         found = (getattr(self._optimizer, name, None) for name in _SCALERS)
@@ -165,16 +161,6 @@ class Engine:
             self._engine.lr_scheduler.load_state_dict(state["scheduler"])
         for name, value in state["counts"].items():
             setattr(self._engine, name, value)
-
-
-def _count_up(adam: Any, begun: int, done: int) -> None:  # noqa: ANN401
-    """Bring DeepSpeed's C++ Adam to this step. It multiplies its bias corrections up, step by step; where it is given
-    the number of a later step at once, it takes a power instead, and the last bits are others."""
-    nothing = [torch.zeros(1) for _ in range(4)]
-    betas = list(dict.fromkeys(tuple(group["betas"]) for group in adam.param_groups))
-    for number in range(max(begun, 1), done + 1):
-        for beta1, beta2 in betas:
-            adam.ds_opt_adam.adam_update(adam.opt_id, number, 0.0, beta1, beta2, 1e-8, 0.0, True, *nothing)
 
 
 def _is_summing(engine: Any) -> bool:  # noqa: ANN401
