@@ -26,6 +26,7 @@ _TELLS_AN_END = frozenset(
 )
 """What a launcher says of the end of a rank: an exception of that rank says more, also in words that nobody knows."""
 
+_STALLED = "ES-H11"
 _TIMED_OUT = "nccl_timeout"
 _COSTS = frozenset({_TIMED_OUT, "process_aborted", "segfault", "bus_error_rank"})
 """What costs a job its exit code, or the time of its machines, although its training was over."""
@@ -39,7 +40,7 @@ def overall(case: Case, series: Mapping[str, Sequence[Point]], known: Sequence[K
     cause = next((each for each in known if each.is_cause), None)
     if cause is not None and _explains(cause, hang):
         return _by_signature(cause, known, hang)
-    if any(each.finished_line for each in known) and (hang.verdict.code in _NO_HANG or not hang.verdict.ranks):
+    if any(each.finished_line for each in known) and hang.verdict.code in (*_NO_HANG, _STALLED):
         return _after_training(known, hang, case)
     logged = [finding for name, points in sorted(series.items()) for finding in _of_log(name, points, case.at)]
     logged.sort(key=lambda finding: finding.code)  # N before S: numbers that are wrong are worse than slow ones
@@ -142,7 +143,7 @@ def _after_training(known: Sequence[Known], hang: Diagnosis, case: Case) -> Diag
         sentence=sentence,
         blame=blame,
         confidence=confidence,
-        evidence=(*_told(known, hang), *hang.verdict.evidence),
+        evidence=(*_told(known, hang), *(e for e in hang.verdict.evidence if e.source != "missing")),
     )
     first = Finding(code=code, sentence=sentence, confidence=confidence)
     return msgspec.structs.replace(hang, verdict=verdict, group=None, findings=(first,))

@@ -35,7 +35,8 @@ def collect(case: Case, verdict: Verdict, known: tuple[Known, ...]) -> tuple[str
     """What would say more, most useful first. A fault that names itself needs no stacks and flight records: its
     confirmation says what to look at."""
     found = next((each for each in known if each.code == verdict.code), None)
-    if verdict.code == NO_FAULT or (found is not None and (found.is_cause or found.is_small or found.finished_line)):
+    is_over = any(each.finished_line for each in known) and not verdict.ranks
+    if verdict.code == NO_FAULT or is_over or (found is not None and (found.is_cause or found.is_small)):
         return ()
     silent = sorted({*case.world, *case.claims.world} - _heard(case.claims) - {e.rank for e in case.ranks})
     logs = [f"the logs of {ranks_text(silent)}, of which nothing is here"] if silent else []

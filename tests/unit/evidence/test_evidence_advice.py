@@ -24,8 +24,9 @@ def wanted(tmp_path: Path, text: str) -> tuple[str, ...]:
         "ModuleNotFoundError: No module named 'einops'",
         "[ 91.2] NVRM: Xid (PCI:0000:3d:00): 79, pid=41, name=python, GPU has fallen off the bus.",
         "step: 1 loss: 3.41\nstep: 2 loss: 3.31\nstep: 3 loss: 3.2",
+        "training is complete\n[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)",
     ],
-    ids=["memory of a GPU", "a full disk", "a package", "a GPU that is gone", "nothing"],
+    ids=["memory of a GPU", "a full disk", "a package", "a GPU that is gone", "nothing", "a wait after the end"],
 )
 def test_a_fault_that_names_itself_asks_for_no_more(tmp_path, text):
     assert wanted(tmp_path, text) == ()

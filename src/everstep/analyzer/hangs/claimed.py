@@ -65,7 +65,7 @@ def _mismatches(calls: Sequence[Call], at: float, source: str) -> list[Finding]:
                     code=code,
                     sentence=sentence,
                     confidence=Confidence.LOW if is_draw else Confidence.HIGH,
-                    ranks=() if is_draw and len(odd) > 2 else odd,
+                    ranks=() if is_draw and len(odd) > 2 else odd,  # of two, both are worth a look
                     waiting=usual,
                     evidence=tuple(
                         Evidence(at=at, source=source, says=f"called {call.op} {call.form}".strip(), rank=rank)
