@@ -495,3 +495,31 @@ def test_nothing_of_the_program_is_called_while_its_objects_are_looked_at(agent:
     assert type(listed) is TouchyList
     assert type(named) is TouchyDict
     assert deep
+
+
+class SlowWeights:
+    """Lookahead: weights in a list, which equal the model's own each third step."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.slow, self.num_done = [p.detach().clone() for p in model.parameters()], 0
+
+    def update(self, model: nn.Module) -> None:
+        self.num_done += 1
+        if self.num_done % 3 == 0:
+            with torch.no_grad():
+                for slow, p in zip(self.slow, model.parameters(), strict=True):
+                    slow.lerp_(p, 0.5)
+                    p.copy_(slow)
+
+
+def test_weights_that_are_equal_now_and_then_are_no_copies(agent: Agent) -> None:
+    agent.runtime()
+    kit = Kit()
+    slow = SlowWeights(kit.model)
+
+    def step() -> None:
+        kit.step()
+        slow.update(kit.model)
+
+    run(everstep.State(model=kit.model, optimizer=kit.optimizer), step, 3)
+    refused(agent, "slow")

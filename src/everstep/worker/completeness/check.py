@@ -74,7 +74,7 @@ class Completeness:
             if isinstance(thing, torch.nn.Module):
                 for tensor in (*thing.parameters(), *thing.buffers()):
                     mine.note_tensor(tensor)
-        mine.close()
+        mine.close(_live(reached, []))
         self._changed_tensors(_candidates(reached, []), mine)
         self._changed_generators(reached, mine)
 
@@ -124,7 +124,7 @@ class Completeness:
                     kept.add(part)
                 except Exception as error:
                     raise PartError(name, error) from error
-        kept.close()
+        kept.close(_live(reached, list(self._optimizers.alive())))
         gaps = [
             *self._gaps_of_optimizers(reached, kept),
             *self._gaps_of_tensors(reached, kept),
@@ -240,6 +240,20 @@ def _candidates(reached: reach.Reached, stepping: list[Any]) -> list[_Candidate]
         if not stepping or any(sum((alike & each).values()) * 2 >= each.total() > 0 for each in shapes):
             found.append((Kind.COPY, name, tensors, others))
     return found
+
+
+def _live(reached: reach.Reached, stepping: list[Any]) -> Iterator[torch.Tensor]:
+    """What the program itself works with."""
+    for _, module in reached.modules:
+        yield from module.parameters()
+        yield from module.buffers()
+    for _, tensors in reached.groups.values():
+        yield from tensors
+    for optimizer in stepping:
+        yield from (p for group in optimizer.param_groups for p in group["params"])
+        yield from (key for key in list(optimizer.state) if isinstance(key, torch.Tensor))
+        for value in list(optimizer.state.values()):
+            yield from owned.tensors_in(value)
 
 
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:

@@ -35,8 +35,15 @@ class Kept:
         """A state dict, or any other nest. Raises what pickle raises."""
         _Collector(self).dump(state)
 
-    def close(self) -> None:
-        """All is added: overlapping ranges become one."""
+    def close(self, live: Iterable[torch.Tensor]) -> None:
+        """All is added. `live`: tensors of the program; what is packed of one of them is no copy of another, even while
+        both are equal (slow weights, every fifth step)."""
+        storages = {place[0] for tensor in live for plain in plain_tensors(tensor) if (place := place_of(plain))}
+        for size, tensors in self._by_size.items():
+            places = [place_of(tensor) for tensor in tensors]
+            self._by_size[size] = [
+                tensor for tensor, at in zip(tensors, places, strict=True) if at is None or at[0] not in storages
+            ]
         for address, ranges in self._ranges.items():
             self._ranges[address] = _merged(ranges)
 
