@@ -168,7 +168,8 @@ class Completeness:
         for kind, name, thing, tensors in candidates:
             sizes = [num for tensor in tensors if id(tensor) in changed and (num := kept.missing_bytes(tensor))]
             if sizes and id(thing) not in self._told:
-                yield Gap(kind=kind, name=name, class_name=type(thing).__name__, **_sizes(sizes))
+                class_name = name if kind is Kind.COPY else type(thing).__name__
+                yield Gap(kind=kind, name=name, class_name=class_name, **_sizes(sizes))
 
     def _gaps_of_schedules(self, reached: reach.Reached, kept: Kept, asked: set[int]) -> Iterator[Gap]:
         stepping = {id(each) for each in self._optimizers.alive()}

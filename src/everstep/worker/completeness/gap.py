@@ -43,6 +43,8 @@ class Gap:
 
 def sentence(gaps: Sequence[Gap], packages: Iterable[str]) -> str:
     """`packages`: top-level packages of the classes in play."""
+    names = tuple(f"{gap.name}{sign}" for gap in gaps for sign in ".[")
+    gaps = [gap for gap in gaps if gap.kind is not Kind.SCHEDULER or not gap.name.startswith(names)]  # parts of another
     named = "; ".join(map(str, gaps[:MAX_NAMED]))
     more = f"; and {len(gaps) - MAX_NAMED} more" if len(gaps) > MAX_NAMED else ""
     lines = [INSTEAD[package] for package in sorted(set(packages)) if package in INSTEAD]
