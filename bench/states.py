@@ -54,7 +54,7 @@ ddp/fp32/adamw/:optimizer ddp/fp16/momentum/:scaler ddp/masters/adamw/:masters d
 zero/fp32/adamw/:optimizer fsdp/fp32/adamw/:optimizer fsdp/fp32/adamw/:model tp/fp32/adamw/:optimizer
 """
 
-NAMED = {"base": "SGD", "slow": "slow", "masters": "optimizer"}
+NAMED = {"base": "SGD", "slow": "slow", "masters": "optimizer", "pythongen": "Random"}
 """What a sentence has to name where that is not the keyword."""
 
 

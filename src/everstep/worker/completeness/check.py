@@ -61,7 +61,7 @@ class Completeness:
         self._plan: object = None
         self._num_plans = 0
         self._known: tuple[Any, ...] = ()  # of the optimizers: who they are, and of how many parameters
-        self._before: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._before: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}  # bytes left out, and their print
         self._drawn: dict[int, tuple[Any, Any]] = {}
         self._watched: list[tuple[weakref.ref[torch.Tensor], int]] = []
         self._told: set[int] = set()  # modules that were named
@@ -166,7 +166,7 @@ class Completeness:
         candidates = _candidates(reached, list(self._optimizers.alive()))
         changed = self._changed_tensors(candidates, kept)
         for kind, name, thing, tensors in candidates:
-            sizes = [num for tensor in tensors if id(tensor) in changed and (num := kept.missing_bytes(tensor))]
+            sizes = [changed[id(tensor)] for tensor in tensors if id(tensor) in changed]
             if sizes and id(thing) not in self._told:
                 class_name = name if kind is Kind.COPY else type(thing).__name__
                 yield Gap(kind=kind, name=name, class_name=class_name, **_sizes(sizes))
@@ -188,24 +188,31 @@ class Completeness:
         for name, generator in self._changed_generators(reached, kept):
             yield Gap(kind=Kind.GENERATOR, name=name, class_name=type(generator).__name__)
 
-    def _changed_tensors(self, candidates: Iterable["_Candidate"], kept: Kept) -> set[int]:
-        """Ids of those that changed since the last look, of what is not kept; remember how they look now."""
-        tensors = {
-            id(tensor): tensor for _, _, _, group in candidates for tensor in group if kept.missing_bytes(tensor)
+    def _changed_tensors(self, candidates: Iterable["_Candidate"], kept: Kept) -> dict[int, int]:
+        """Ids of those that are not kept and have changed since the last look, with the bytes that are left out;
+        remember how they look now. If other parts of one are left out than before, nothing is known yet."""
+        tensors = {id(tensor): tensor for _, _, _, group in candidates for tensor in group}
+        missing = {key: num for key, tensor in tensors.items() if (num := kept.missing_bytes(tensor))}
+        tensors = {key: tensors[key] for key in missing}
+        prints = fingerprint.of_tensors(list(tensors.values()), kept)
+        before = self._before
+        self._before = {
+            key: (weakref.ref(tensor), missing[key], value)
+            for (key, tensor), value in zip(tensors.items(), prints, strict=True)
         }
-        prints = dict(zip(tensors, fingerprint.of_tensors(list(tensors.values())), strict=True))
-        changed = {
-            key
-            for key, tensor in tensors.items()
-            if key in self._before and self._before[key][0]() is tensor and self._before[key][1] != prints[key]
-        }
-        self._before = {key: (weakref.ref(tensor), prints[key]) for key, tensor in tensors.items()}
         self._watched = [
             (weakref.ref(tensor), tensor._version)
             for tensor in list(tensors.values())[:MAX_WATCHED]
             if not tensor.is_inference()
         ]
-        return changed
+        return {
+            key: num_bytes
+            for key, (_, num_bytes, value) in self._before.items()
+            if key in before
+            and before[key][0]() is tensors[key]
+            and before[key][1] == num_bytes
+            and before[key][2] != value
+        }
 
     def _changed_generators(self, reached: reach.Reached, kept: Kept) -> list[tuple[str, Any]]:
         before, self._drawn = self._drawn, {}

@@ -6,24 +6,23 @@ from typing import Any
 
 import torch
 
-from everstep.worker.completeness.kept import plain_tensors
+from everstep.worker.completeness.kept import Kept, plain_tensors
 from everstep.worker.digests.digest import weigh
 
 WHOLE_BYTES = 1 << 20
 """A larger tensor is known by as many of its bytes, evenly spread: what a step changes, it changes all over."""
 
 
-def of_tensors(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """One for each tensor. Waits for devices."""
+def of_tensors(tensors: Sequence[torch.Tensor], kept: Kept) -> list[int]:
+    """One for each tensor, of what is not packed of it. Waits for devices."""
     if not tensors:
         return []
     found: list[int] = [0] * len(tensors)
     by_device: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
     with torch.no_grad():
         for at, tensor in enumerate(tensors):
-            for plain in plain_tensors(tensor):
-                if plain.layout is torch.strided and not plain.is_meta and plain.numel():
-                    by_device.setdefault(plain.device, []).append((at, weigh(_sampled(plain))))
+            for left in (each for plain in plain_tensors(tensor) for each in kept.left_out(plain)):
+                by_device.setdefault(left.device, []).append((at, weigh(_sampled(left))))
         for sums in by_device.values():
             for (at, _), value in zip(sums, torch.stack([each for _, each in sums]).tolist(), strict=True):
                 found[at] = found[at] * 3 + value

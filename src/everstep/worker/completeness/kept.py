@@ -100,6 +100,15 @@ class Kept:
         if at < end:
             yield at, end
 
+    def left_out(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """What of its memory is not packed: the tensor itself, or views of bytes."""
+        place, gaps = place_of(tensor), list(self.gaps(tensor))
+        if place is None or gaps == [place[1]]:
+            return [] if place is None else [tensor]
+        memory = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+        storage = tensor.untyped_storage()
+        return [memory.new_empty(0).set_(storage, begin, (end - begin,)) for begin, end in gaps]
+
     def _has_copy(self, tensor: torch.Tensor) -> bool:
         others = [each for each in self._by_size.get(tensor.nbytes, ()) if each.dtype == tensor.dtype]
         if not others:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from everstep.worker.completeness.kept import Kept, Range, plain_tensors
+from everstep.worker.completeness.kept import Kept, plain_tensors
 
 MAX_DEPTH = 3
 
@@ -38,16 +38,9 @@ def tensors_in(value: Any, depth: int = MAX_DEPTH) -> Iterator[torch.Tensor]:  #
 
 def _lost_bytes(tensor: torch.Tensor, kept: Kept) -> int:
     """Bytes that are not packed and not zero: padding stays zero, and a new object begins with it."""
-    return sum(
-        kept.missing_bytes(plain)
-        for plain in plain_tensors(tensor)
-        if (gaps := list(kept.gaps(plain))) and not _are_zero(plain, gaps)
-    )
-
-
-def _are_zero(tensor: torch.Tensor, gaps: list[Range]) -> bool:
-    """Whether these ranges of its storage are."""
-    memory = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    storage = tensor.untyped_storage()
     with torch.no_grad():
-        return not any(bool(memory.set_(storage, begin, (end - begin,)).any()) for begin, end in gaps)
+        return sum(
+            kept.missing_bytes(plain)
+            for plain in plain_tensors(tensor)
+            if any(bool(left.any()) for left in kept.left_out(plain))
+        )
