@@ -84,6 +84,7 @@ def test_one_long_text_in_many_rows_of_parquet_takes_little_memory(tmp_path):
 import resource
 from pathlib import Path
 from everstep.evidence import parquet
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 for name in ("trace", "plain"):
     longest = max(len(row["name"]) for row in parquet.rows(Path({str(tmp_path)!r}) / f"{{name}}.parquet", list))
     print(longest, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)

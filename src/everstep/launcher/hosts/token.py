@@ -8,6 +8,7 @@ The first host makes a token when it is given none, and puts it into the last tw
 """
 
 import contextlib
+import ctypes
 import os
 import re
 import secrets
@@ -25,11 +26,15 @@ VARIABLE, FILE_VARIABLE = "EVERSTEP_JOIN_TOKEN", "EVERSTEP_JOIN_TOKEN_FILE"
 NAME = "join-token"
 _MAX_BYTES = 4096
 _TOKEN_BYTES = 32
+_ENV_START, _ENV_END = 47, 48  # fields 50 and 51 of /proc/PID/stat, counted from the state
 
 
 def given(environ: MutableMapping[str, str]) -> JoinToken | None:
-    """By the user, in the environment; taken out of it, so that no rank inherits it. Raises ConfigError."""
+    """By the user, in the environment; taken out of it, so that no rank inherits it, nor finds it in
+    /proc. Raises ConfigError."""
     text, path = environ.pop(VARIABLE, ""), environ.pop(FILE_VARIABLE, "")
+    if environ is os.environ:
+        _overwrite(VARIABLE)
     if text:
         return _token(text, VARIABLE)
     return _read(Path(path), FILE_VARIABLE) if path else None
@@ -113,3 +118,17 @@ def _token(text: str, said_by: str) -> JoinToken:
         return JoinToken(text)
     except ConfigError as error:
         raise ConfigError(f"{said_by}: {error}") from error
+
+
+def _overwrite(name: str) -> None:
+    """Put asterisks in the place of a variable's value in /proc/self/environ, which still has it after it was taken out
+    of `os.environ`. Where the kernel does not say where it lies, it stays."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        begin, end = int(fields[_ENV_START]), int(fields[_ENV_END])
+        at = begin
+        for each in ctypes.string_at(begin, end - begin).split(b"\0"):
+            if each.startswith(f"{name}=".encode()):
+                skip = len(name) + 1
+                ctypes.memset(at + skip, ord("*"), len(each) - skip)
+            at += len(each) + 1
