@@ -42,7 +42,7 @@ class Samples(torch.utils.data.Dataset):
 
 DEEPSPEED = """
 import deepspeed
-sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # a faster sum, which it would compile here for two minutes
+sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # it would compile for two minutes
 torch.manual_seed(5)
 deepspeed.init_distributed(dist_backend="gloo", verbose=False)
 model = torch.nn.Sequential(torch.nn.Linear(6, 40), torch.nn.Dropout(0.2), torch.nn.Linear(40, 1))
