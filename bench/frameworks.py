@@ -39,16 +39,29 @@ class Row:
     num_ranks: int = 2
     has_own: bool = True  # it can keep checkpoints of its own
     kill_after: int = KILL_AFTER
+    forgets: bool = False  # it can be given a State of its weights alone
 
 
 # Megatron's dist_checkpointing stands still in its first save without CUDA, under torchrun too.
 ROWS = [
-    Row("ds-zero1", "DeepSpeed ZeRO-1, bf16", "deepspeed_train.py --zero 1"),
-    Row("ds-zero2", "DeepSpeed ZeRO-2, bf16, offload", "deepspeed_train.py --zero 2 --offload"),
-    Row("ds-zero3", "DeepSpeed ZeRO-3, bf16", "deepspeed_train.py --zero 3"),
+    Row("ds-zero1", "DeepSpeed ZeRO-1, bf16", "deepspeed_train.py --zero 1", forgets=True),
+    Row("ds-zero2", "DeepSpeed ZeRO-2, bf16, offload", "deepspeed_train.py --zero 2 --offload", forgets=True),
+    Row("ds-zero3", "DeepSpeed ZeRO-3, bf16", "deepspeed_train.py --zero 3", forgets=True),
     Row("ds-fp16", "DeepSpeed ZeRO-2, fp16 with loss scale", "deepspeed_train.py --zero 2 --dtype fp16"),
-    Row("mcore-dp2", "Megatron-core, bf16, distributed optimizer, DP 2", "megatron_train.py", has_own=False),
-    Row("mcore-tp2", "Megatron-core, bf16, distributed optimizer, TP 2", "megatron_train.py --tp 2", has_own=False),
+    Row(
+        "mcore-dp2",
+        "Megatron-core, bf16, distributed optimizer, DP 2",
+        "megatron_train.py",
+        has_own=False,
+        forgets=True,
+    ),
+    Row(
+        "mcore-tp2",
+        "Megatron-core, bf16, distributed optimizer, TP 2",
+        "megatron_train.py --tp 2",
+        has_own=False,
+        forgets=True,
+    ),
     Row("mcore-pp2", "Megatron-core, fp32, PP 2 x DP 2", "megatron_train.py --pp 2 --dtype fp32", 4, has_own=False),
     Row("titan", "torchtitan, llama3 debug model, FSDP2", "torchtitan_train.py"),
     Row("pp-fsdp2", "pipelining 1F1B x FSDP2, DCP", "pipeline_train.py", 4),
@@ -174,6 +187,10 @@ def measure(row: Row, out: Path, ways: set[str]) -> dict[str, str]:
         found["state"] = compare(reference, kept)
         found["lost"] = str(kept.repeated)
         found["next"] = _s(kept.back_s)
+    if "forgotten" in ways and row.forgets:
+        bare = run("everstep", row, "weights", out / "everstep-forgotten", kill=True)
+        is_refused = "keeps no snapshots" in bare.said and bare.back_at == 0
+        found["forgotten"] = "refused" if is_refused and compare(reference, bare) == "yes" else "NOT refused"
     if "hang" in ways:
         found["hang"] = hang_text(run("everstep", row, "state", out / "everstep-hang", hang=True))
     return found | {"load": f"{load} to {os.getloadavg()[0]:.0f}"}
@@ -192,6 +209,7 @@ def table(rows: list[dict[str, str]]) -> str:
         "state": "State: identical",
         "lost": "steps done again",
         "next": "kill to next step",
+        "forgotten": "State of the weights alone",
         "hang": "hang",
         "load": "load of the machine",
     }
@@ -210,7 +228,7 @@ def write(rows: list[dict[str, str]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[], help="names of rows")
-    parser.add_argument("--ways", nargs="*", default=["same", "own", "state", "hang"])
+    parser.add_argument("--ways", nargs="*", default=["same", "own", "state", "forgotten", "hang"])
     parser.add_argument("--out", type=Path, default=Path("build/framework-runs"))
     parser.add_argument("--write", action="store_true", help="the table into docs/frameworks.md")
     arguments = parser.parse_args()

@@ -82,6 +82,8 @@ else:
     objects = {"model": engine, "optimizer": optimizer, "scheduler": scheduler}
     if args.keep == "module":
         objects = {"model": engine.module, "optimizer": optimizer.optimizer, "scheduler": scheduler}
+    elif args.keep == "weights":  # what is forgotten then: the partitions, and how they are stepped
+        objects = {"model": engine.module}
     elif args.keep == "engine":
         objects = {"model": engine}
     elif args.keep == "apart":

@@ -201,9 +201,12 @@ else:
 
         state = everstep.integrations.megatron.state_of([model], optimizer, scheduler, data=data)
     else:
+        objects = {"model": model, "scheduler": scheduler}
         inner = optimizer.chained_optimizers[0].optimizer
         kept = inner if args.keep == "module" else optimizer
-        state = everstep.State(model=model, optimizer=kept, scheduler=scheduler, data=data)
+        if args.keep != "weights":  # what is forgotten then: masters and moments
+            objects["optimizer"] = kept
+        state = everstep.State(**objects, data=data)
     for step, batch in zip(state.steps(args.steps), data.forever(), strict=False):
         train_one(step, batch)
 if args.overlap:
