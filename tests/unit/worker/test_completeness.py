@@ -523,3 +523,26 @@ def test_weights_that_are_equal_now_and_then_are_no_copies(agent: Agent) -> None
 
     run(everstep.State(model=kit.model, optimizer=kit.optimizer), step, 3)
     refused(agent, "slow")
+
+
+def test_a_class_that_calls_something_else_buffers_is_looked_at_all_the_same(agent: Agent) -> None:
+    """Megatron's DistributedDataParallel does."""
+
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 4)
+            self.buffers = self.parameters = self.modules = self.named_parameters = []
+
+    agent.runtime()
+    kit = Kit()
+    odd = Odd()
+    odd_optimizer = torch.optim.SGD([*odd.layer.parameters()], lr=0.1, momentum=0.9)
+
+    def step() -> None:
+        kit.step()
+        odd.layer(torch.randn(2, 8)).sum().backward()
+        odd_optimizer.step()
+
+    run(everstep.State(model=kit.model, optimizer=kit.optimizer), step)
+    refused(agent, "odd", "odd_optimizer")

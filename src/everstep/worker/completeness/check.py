@@ -18,9 +18,10 @@ from typing import Any, Protocol
 import torch
 
 from everstep.checkpoint.recalling import PartError
-from everstep.worker.completeness import fingerprint, owned, reach
+from everstep.worker.completeness import fingerprint, modules, owned, reach
 from everstep.worker.completeness.gap import Gap, Kind, sentence
 from everstep.worker.completeness.kept import Kept, plain_tensors
+from everstep.worker.process.signals import came_from_signal
 
 VARIABLE = "EVERSTEP_STATE_CHECK"
 """`off` in the environment: the program's author knows that what the State leaves out does not matter."""
@@ -72,7 +73,7 @@ class Completeness:
         mine = Kept()
         for thing in self._objects.values():
             if isinstance(thing, torch.nn.Module):
-                for tensor in (*thing.parameters(), *thing.buffers()):
+                for tensor in (*modules.parameters(thing), *modules.buffers(thing)):
                     mine.note_tensor(tensor)
         mine.close(_live(reached, []))
         self._changed_tensors(_candidates(reached, []), mine)
@@ -125,12 +126,23 @@ class Completeness:
                 except Exception as error:
                     raise PartError(name, error) from error
         kept.close(_live(reached, list(self._optimizers.alive())))
-        gaps = [
-            *self._gaps_of_optimizers(reached, kept),
-            *self._gaps_of_tensors(reached, kept),
-            *self._gaps_of_schedules(reached, kept, asked),
-            *self._gaps_of_generators(reached, kept),
-        ]
+        gaps: list[Gap] = []
+        failures: list[Exception] = []
+        finders: tuple[Callable[[], Iterator[Gap]], ...] = (
+            lambda: self._gaps_of_optimizers(reached, kept),
+            lambda: self._gaps_of_tensors(reached, kept),
+            lambda: self._gaps_of_schedules(reached, kept, asked),
+            lambda: self._gaps_of_generators(reached, kept),
+        )
+        for find in finders:
+            try:
+                gaps += find()
+            except Exception as error:  # what the others find counts all the same
+                if came_from_signal(error):
+                    raise
+                failures.append(error)
+        if failures and not gaps:
+            raise failures[0]
         if not gaps:
             return ""
         in_play = [*self._objects.values(), *self._optimizers.alive(), *(module for _, module in reached.modules)]
@@ -145,7 +157,7 @@ class Completeness:
         )
 
     def _gaps_of_optimizers(self, reached: reach.Reached, kept: Kept) -> Iterator[Gap]:
-        homes = {id(p): module for _, module in reached.modules for p in module.parameters()}
+        homes = {id(p): module for _, module in reached.modules for p in modules.parameters(module)}
         for optimizer in self._optimizers.alive():
             class_name = type(optimizer).__name__
             name = reached.optimizers.get(id(optimizer), class_name)
@@ -234,7 +246,8 @@ _Candidate = tuple[Kind, str, object, list[torch.Tensor]]
 def _candidates(reached: reach.Reached, stepping: list[Any]) -> list[_Candidate]:
     """Modules with what their checkpoints have, and containers of tensors that look like an optimizer's parameters."""
     found: list[_Candidate] = [
-        (Kind.MODULE, name, module, list(_tensors_of(module))) for name, module in reached.modules
+        (Kind.MODULE, name, module, [*modules.parameters(module), *modules.buffers(module, only_persistent=True)])
+        for name, module in reached.modules
     ]
     taken = {id(tensor) for _, _, _, tensors in found for tensor in tensors}
     shapes = [Counter(p.shape for group in each.param_groups for p in group["params"]) for each in stepping]
@@ -253,8 +266,8 @@ def _candidates(reached: reach.Reached, stepping: list[Any]) -> list[_Candidate]
 def _live(reached: reach.Reached, stepping: list[Any]) -> Iterator[torch.Tensor]:
     """What the program itself works with."""
     for _, module in reached.modules:
-        yield from module.parameters()
-        yield from module.buffers()
+        yield from modules.parameters(module)
+        yield from modules.buffers(module)
     for _, tensors in reached.groups.values():
         yield from tensors
     for optimizer in stepping:
@@ -262,14 +275,6 @@ def _live(reached: reach.Reached, stepping: list[Any]) -> Iterator[torch.Tensor]
         yield from (key for key in list(optimizer.state) if isinstance(key, torch.Tensor))
         for value in list(optimizer.state.values()):
             yield from owned.tensors_in(value)
-
-
-def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    yield from module.parameters()
-    for inner in module.modules():
-        for name, buffer in inner._buffers.items():
-            if buffer is not None and name not in inner._non_persistent_buffers_set:
-                yield buffer
 
 
 def _sizes(sizes: list[int]) -> dict[str, int]:

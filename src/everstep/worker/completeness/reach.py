@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from everstep.worker.completeness import modules
+
 MAX_OBJECTS = 300_000
 """About half a second. A program that holds more is looked at as far as that, breadth first."""
 
@@ -35,6 +37,9 @@ _CLOSED = frozenset(
 )
 """Packages whose objects hold nothing that a step depends on, or too much of what does not concern it."""
 
+_FRAMEWORKS = frozenset(("deepspeed", "megatron"))
+"""Tensors that lie in their objects are buffers of theirs; what of them counts, an optimizer steps or a module has."""
+
 _OWN_DICTS = frozenset(("_parameters", "_buffers", "_modules"))
 
 
@@ -48,31 +53,34 @@ class Reached:
         self.scalers: list[tuple[str, Any]] = []
         self.generators: list[tuple[str, Any]] = []
         self.groups: dict[int, tuple[str, list[torch.Tensor]]] = {}  # tensors that lie in one container outside modules
+        self.is_framework_own = False  # what is being entered
         self.of_data: set[int] = set()  # ids of generators that loaders and samplers draw from
         self.is_whole = True
 
     def _within(self) -> set[int]:
-        return {id(inner) for _, module in self.modules for inner in module.modules() if inner is not module}
+        return {id(inner) for _, module in self.modules for inner in modules.all_in(module) if inner is not module}
 
 
 def walk(roots: Iterable[tuple[str, object]]) -> Reached:
     """Breadth first from these named objects."""
     reached = Reached()
     seen: set[int] = set()
-    queue = collections.deque(roots)
+    queue = collections.deque((path, thing, False) for path, thing in roots)
     until = time.monotonic() + LIMIT_S
     while queue:
         if len(seen) > MAX_OBJECTS or (not len(seen) % 1024 and time.monotonic() > until):
             reached.is_whole = False
             break
-        path, thing = queue.popleft()
+        path, thing, is_own = queue.popleft()
         kind = type(thing)
         if kind in _PLAIN or id(thing) in seen:
             continue
         seen.add(id(thing))
         if issubclass(kind, torch.Tensor):
             continue  # its container has noted it
-        queue.extend(_enter(reached, path, thing, kind))
+        reached.is_framework_own = is_own or kind.__module__.partition(".")[0] in _FRAMEWORKS
+        found = _enter(reached, path, thing, kind)
+        queue.extend((name, each, reached.is_framework_own) for name, each in found)
     within = reached._within()
     # The place in the data is the business of who keeps the loader.
     reached.generators = [each for each in reached.generators if id(each[1]) not in reached.of_data]
@@ -179,7 +187,7 @@ def _noted(
     reached: Reached, container: object, path: str, items: list[tuple[str, Any]]
 ) -> Iterable[tuple[str, object]]:
     tensors = [value for _, value in items if issubclass(type(value), torch.Tensor)]
-    if tensors:
+    if tensors and not reached.is_framework_own:
         reached.groups[id(container)] = path, tensors
     return items
 

@@ -20,9 +20,21 @@ def is_comparable(thing: object) -> bool:
     return isinstance(thing, (torch.nn.Module, torch.optim.Optimizer)) or bool(getattr(thing, "is_comparable", False))
 
 
-def difference(wanted: list[torch.Tensor], now: object) -> str:
-    """How a state dict differs from one that had these tensors; empty: in none of them."""
-    found = tensors_of(now)
+def _comparable(thing: Any, state: Any) -> Any:  # noqa: ANN401 - a state dict
+    """What of a state dict a restore gives back at once: all, unless what stands for the object says otherwise."""
+    reduce = getattr(thing, "comparable", None)
+    return state if reduce is None or isinstance(thing, (torch.nn.Module, torch.optim.Optimizer)) else reduce(state)
+
+
+def wanted(thing: Any, given: Any) -> list[torch.Tensor] | None:  # noqa: ANN401
+    """The tensors that an object must have once it has loaded this; None: it is not asked. Before it loads: a program
+    may take the dict apart."""
+    return tensors_of(_comparable(thing, given)) if is_comparable(thing) else None
+
+
+def difference(thing: Any, wanted: list[torch.Tensor]) -> str:  # noqa: ANN401
+    """How the state of an object differs from these tensors; empty: in none of them."""
+    found = tensors_of(_comparable(thing, thing.state_dict()))
     if len(wanted) != len(found):
         return f"it has {len(found)} tensors, the snapshot {len(wanted)}"
     differing = [
@@ -63,7 +75,7 @@ class _Order(pickle.Pickler):
 
 
 def tensors_of(state: object) -> list[torch.Tensor]:
-    """In order. Ask before the state is loaded: a program may take the dict apart while it loads."""
+    """In order."""
     order = _Order()
     with torch.no_grad():
         order.dump(state)

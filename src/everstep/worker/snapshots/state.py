@@ -213,9 +213,9 @@ class State:
     def _load_one(self, name: str, thing: Stateful, stored: Stored, pending: Pending | None, runtime: Runtime) -> None:
         given = stored.load(name) if pending is None else pending.value
         try:
-            wanted = restored.tensors_of(given) if restored.is_comparable(thing) else None
+            wanted = restored.wanted(thing, given)
             thing.load_state_dict(given)
-            why = "" if wanted is None else restored.difference(wanted, thing.state_dict())
+            why = "" if wanted is None else restored.difference(thing, wanted)
         except Exception as error:
             if came_from_signal(error):
                 raise

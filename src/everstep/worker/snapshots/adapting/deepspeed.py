@@ -119,6 +119,10 @@ class Shards:
             for name, buffer in buffers.items():
                 buffer.copy_(state["buffers"][name])
 
+    def comparable(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """What of a state dict a restore gives back at once: whole parameters are gathered when they are needed."""
+        return {name: value for name, value in state.items() if name != "whole"}
+
     def _parameters(self) -> dict[str, Any]:
         return dict(self._module.named_parameters())
 
@@ -152,6 +156,12 @@ class Engine:
             "scheduler": engine.lr_scheduler.state_dict() if engine.lr_scheduler is not None else None,
             "counts": {name: getattr(engine, name) for name in _COUNTS},
         }
+
+    def comparable(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Shards`."""
+        if not isinstance(self._module, Shards):
+            return dict(state)
+        return {**state, "module": self._module.comparable(state["module"])}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._module.load_state_dict(state["module"])

@@ -1,0 +1,32 @@
+"""What a module is made of, read from its own dictionaries: a class of the program's may call anything `buffers`."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+
+def all_in(module: nn.Module) -> Iterator[nn.Module]:
+    """The module and all below it, each once."""
+    waiting, seen = [module], {id(module)}
+    while waiting:
+        each = waiting.pop()
+        yield each
+        for child in vars(each).get("_modules", {}).values():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                waiting.append(child)
+
+
+def parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+    for each in all_in(module):
+        yield from (p for p in vars(each).get("_parameters", {}).values() if p is not None)
+
+
+def buffers(module: nn.Module, *, only_persistent: bool = False) -> Iterator[torch.Tensor]:
+    """`only_persistent`: those that a checkpoint has."""
+    for each in all_in(module):
+        left_out = vars(each).get("_non_persistent_buffers_set", ()) if only_persistent else ()
+        for name, buffer in vars(each).get("_buffers", {}).items():
+            if buffer is not None and name not in left_out:
+                yield buffer
