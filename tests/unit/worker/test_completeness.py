@@ -546,3 +546,67 @@ def test_a_class_that_calls_something_else_buffers_is_looked_at_all_the_same(age
 
     run(everstep.State(model=kit.model, optimizer=kit.optimizer), step)
     refused(agent, "odd", "odd_optimizer")
+
+
+class Fused(nn.Module):
+    """Keeps two weights as one, and has both in its state dict: with a hook, as torchtitan's attention does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Parameter(torch.randn(8, 8))
+        self.register_state_dict_post_hook(self._split)
+
+    @staticmethod
+    def _split(_module: nn.Module, state: dict, prefix: str, _metadata: object) -> None:
+        both = state.pop(f"{prefix}both")
+        state[f"{prefix}first"], state[f"{prefix}second"] = both[:4].t().clone(), both[4:].t().clone()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.both
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_weights_that_a_hook_rewrites(agent: Agent, is_kept: bool) -> None:
+    agent.runtime()
+    kit = Kit()
+    kit.model = nn.Sequential(Fused(), nn.Linear(8, 4))
+    kit.optimizer = torch.optim.AdamW(kit.model.parameters())
+    kept = {"model": kit.model} if is_kept else {"last": kit.model[1]}
+    run(everstep.State(optimizer=kit.optimizer, **kept), kit.step)
+    if is_kept:
+        assert not incomplete(agent)
+    else:
+        refused(agent, "kit.model", "1 tensor")
+
+
+class Schedules:
+    """Keeps of its schedulers what they can be computed from."""
+
+    def __init__(self, *schedulers) -> None:
+        self.schedulers = schedulers
+
+    def state_dict(self) -> dict:
+        return {"last_epoch": self.schedulers[0].last_epoch}
+
+    def load_state_dict(self, state: dict) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_schedule_that_is_kept_as_its_place(agent: Agent, is_kept: bool) -> None:
+    agent.runtime()
+    kit, other = Kit(), Kit()
+    schedulers = [torch.optim.lr_scheduler.StepLR(each.optimizer, 3) for each in (kit, other)]
+
+    def step() -> None:
+        for each, scheduler in zip((kit, other), schedulers, strict=True):
+            each.step()
+            scheduler.step()
+
+    kept = {"schedules": Schedules(*schedulers)} if is_kept else {"one": schedulers[0]}
+    both = {"model": kit.model, "optimizer": kit.optimizer, "more": other.model, "optimizer2": other.optimizer}
+    run(everstep.State(**both, **kept), step)
+    if is_kept:
+        assert not incomplete(agent)
+    else:
+        refused(agent, "schedulers[1]")

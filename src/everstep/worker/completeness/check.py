@@ -65,6 +65,7 @@ class Completeness:
         self._before: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}  # bytes left out, and their print
         self._drawn: dict[int, tuple[Any, Any]] = {}
         self._watched: list[tuple[weakref.ref[torch.Tensor], int]] = []
+        self._rewritten: set[int] = set()  # parameters that are packed in another form
         self._told: set[int] = set()  # modules that were named
 
     def begin(self) -> None:
@@ -119,13 +120,14 @@ class Completeness:
         self._known = self._identity()
         reached = self._walk(sys._getframe())
         kept = Kept()
-        with _asking([thing for _, thing in (*reached.schedulers, *reached.scalers)]) as asked:
+        with _asking([thing for _, thing in (*reached.schedulers, *reached.scalers, *reached.modules)]) as asked:
             for name, part in make_parts().items():
                 try:
                     kept.add(part)
                 except Exception as error:
                     raise PartError(name, error) from error
         kept.close(_live(reached, list(self._optimizers.alive())))
+        self._rewritten = {id(p) for _, module in reached.modules for p in modules.rewritten(module, asked)}
         gaps: list[Gap] = []
         failures: list[Exception] = []
         finders: tuple[Callable[[], Iterator[Gap]], ...] = (
@@ -163,6 +165,8 @@ class Completeness:
             name = reached.optimizers.get(id(optimizer), class_name)
             lost: dict[object, list[int]] = {}
             for tensor, num_bytes, is_parameter in owned.lost(optimizer, kept):
+                if id(tensor) in self._rewritten:
+                    continue
                 home = homes.get(id(tensor), Kind.STEPPED) if is_parameter else Kind.OPTIMIZER
                 lost.setdefault(home, []).append(num_bytes)
             for kind in (Kind.OPTIMIZER, Kind.STEPPED):
@@ -193,6 +197,7 @@ class Completeness:
             own = vars(scheduler)
             is_kept = id(scheduler) in asked or kept.has_object(scheduler)
             is_kept = is_kept or any(id(value) in asked for value in own.values())  # it wraps one that is
+            is_kept = is_kept or kept.has_position(own.get("last_epoch"))
             if not is_kept and any(id(each) in stepping for each in _unwrapped(own.get("optimizer"))):
                 yield Gap(kind=Kind.SCHEDULER, name=name, class_name=type(scheduler).__name__)
 
@@ -204,6 +209,7 @@ class Completeness:
         """Ids of those that are not kept and have changed since the last look, with the bytes that are left out;
         remember how they look now. If other parts of one are left out than before, nothing is known yet."""
         tensors = {id(tensor): tensor for _, _, _, group in candidates for tensor in group}
+        tensors = {key: tensor for key, tensor in tensors.items() if key not in self._rewritten}
         missing = {key: num for key, tensor in tensors.items() if (num := kept.missing_bytes(tensor))}
         tensors = {key: tensors[key] for key in missing}
         prints = fingerprint.of_tensors(list(tensors.values()), kept)

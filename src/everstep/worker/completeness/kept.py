@@ -75,6 +75,14 @@ class Kept:
             )
         return any(type(each) is type(value) and _are_equal(each, value) for each in self._values)
 
+    def has_position(self, last_epoch: object) -> bool:
+        """Whether a dictionary has this place in a schedule, and is not the state of a scheduler of torch's, which may
+        be another one's at the same place."""
+        if last_epoch is None:
+            return False
+        states = (each for each in self._values if isinstance(each, dict) and "_step_count" not in each)
+        return any(_are_equal(each.get("last_epoch"), last_epoch) for each in states)
+
     def missing_bytes(self, tensor: torch.Tensor) -> int:
         """How many bytes of this tensor's memory are not packed; 0 also where an equal copy of it is."""
         found = 0
