@@ -65,7 +65,7 @@ class Line(NamedTuple):
     environ: Mapping[str, str] = {}
 
     def command(self) -> list[str]:
-        words = shlex.split(self.words.replace("PROGRAM", str(FACTS)))
+        words = shlex.split(self.words.replace("PROGRAM", shlex.quote(str(FACTS))))
         return [sys.executable, *words] if words[0] == "-m" else words
 
 

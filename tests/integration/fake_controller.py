@@ -257,7 +257,7 @@ def processes_of(run_dir: Path) -> dict[int, str]:
         with contextlib.suppress(OSError):
             state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
             if state != "Z" and needle in (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes():
-                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:120]
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:1000]
     return found
 
 

@@ -448,7 +448,7 @@ def test_an_interpreter_that_is_not_there_is_a_failed_start(tmp_path):
 
 def test_python_exec_is_honoured(tmp_path):
     wrapper = tmp_path / "python-in-a-wrapper"
-    wrapper.write_text(f'#!/bin/sh\nexport WRAPPED=yes\nexec {sys.executable} "$@"\n')
+    wrapper.write_text(f'#!/bin/sh\nexport WRAPPED=yes\nexec "{sys.executable}" "$@"\n')
     wrapper.chmod(0o755)
     program = write(
         tmp_path, "import os; print(os.getenv('WRAPPED'), open('/proc/self/environ').read().count('WRAPPED=yes'))"

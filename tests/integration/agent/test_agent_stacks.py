@@ -187,7 +187,7 @@ def test_a_rank_that_lends_the_lock_for_a_moment_is_looked_at_again(tmp_path, mo
 def test_the_real_py_spy_without_the_right_to_trace(tmp_path, monkeypatch):
     wrapper = tmp_path / "py-spy"
     caps = "--bounding-set=-sys_ptrace --inh-caps=-sys_ptrace"
-    wrapper.write_text(f'#!/bin/sh\nexec setpriv {caps} {find_py_spy()} "$@"\n')
+    wrapper.write_text(f'#!/bin/sh\nexec setpriv {caps} "{find_py_spy()}" "$@"\n')
     wrapper.chmod(0o755)
     look = of_rank(tmp_path, "wait", str(wrapper), monkeypatch, sample_s=PATIENT_S)
     assert (look.source, names(look)[0]) == ("sampler", "wait")

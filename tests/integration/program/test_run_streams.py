@@ -10,6 +10,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import struct
 import subprocess
@@ -213,7 +214,7 @@ def test_a_reader_that_takes_nothing_for_a_while_delays_no_rank_and_loses_nothin
 @pytest.mark.parametrize("closed", [(1,), (0, 1, 2)])
 def test_a_launcher_with_closed_streams_works(tmp_path, closed):
     text = "from pathlib import Path\nprint('x')\nPath('done').touch()"
-    command = " ".join(map(str, (*EVERSTEP, script(tmp_path, text))))
+    command = shlex.join(map(str, (*EVERSTEP, script(tmp_path, text))))
     shell = command + "".join(f" {fd}{'<' if fd == 0 else '>'}&-" for fd in closed)
     done = subprocess.run(["sh", "-c", shell], env=environ(tmp_path), cwd=tmp_path, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0
