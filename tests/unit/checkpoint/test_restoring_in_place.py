@@ -74,7 +74,9 @@ def rank_of(parts: dict[str, Any]) -> tuple[SimpleNamespace, int]:
     rank = SimpleNamespace(rank=0, world_size=1, resume_step=4, generation=1, arenas=[fd], siblings={}, told=[])
     rank.__dict__.update(restore_path="", init_from="", board=board, reading=None, divides=False, digest_every=0)
     rank.__dict__.update(tell=lambda frame: rank.told.append(frame["restore_failed"]), let_siblings_go=lambda: None)
-    rank.__dict__.update(snapshot_buffers=2, report_fault=lambda *_: None, _pid=os.getpid(), save_now=None)
+    rank.__dict__.update(
+        snapshot_buffers=2, no_snapshots="", report_fault=lambda *_: None, _pid=os.getpid(), save_now=None
+    )
     return rank, fd
 
 

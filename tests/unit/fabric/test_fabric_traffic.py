@@ -220,13 +220,15 @@ def test_the_verb_puts_a_run_beside_counters(
         (["--counters", "COUNTED", "--seconds", "0"], "--seconds must be"),
         (["--counters", "COUNTED", "--link", "n7 > x"], "unknown link: n7 > x"),
         (["--counters", "COUNTED", "--link", "x", "--json"], "--link is for the page"),
-        (["--counters", "/dev/null"], "nothing is known of the traffic"),
+        (["--counters", "EMPTY"], "nothing is known of the traffic"),
     ],
 )
 def test_bad_questions(flags: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lab, counted = tmp_path / "lab.json", tmp_path / "counted.jsonl"
     lab.write_bytes(msgspec.json.encode(LAB))
     counted.write_bytes(msgspec.json.encode(_counted("n0:nic0", 1.0, 50.0)) + b"\n")
-    flags = [str(counted) if flag == "COUNTED" else flag for flag in flags]
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    flags = [{"COUNTED": str(counted), "EMPTY": str(empty)}.get(flag, flag) for flag in flags]
     assert main(["fabric", "traffic", str(lab), *flags]) == 2
     assert told in capsys.readouterr().err
