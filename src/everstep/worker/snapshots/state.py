@@ -38,7 +38,7 @@ _ORDER = "the order of DDP's sums"
 _INEXACT = "training continues, and after a restart the last bits of gradients may differ with 3 or more ranks"
 
 _PARTIAL = "a step in which no optimizer steps leaves gradients to be added to; such steps are not kept"
-_OTHERWISE = "is not what it was before the restart, and the run goes on with other numbers"
+_OTHERWISE = "is not what it was before the restart, and the run continues with other numbers"
 _BUILD = "Build it as in the run that took the snapshot, or give State an object that loads what it saves"
 
 _stepping: "weakref.ref[State] | None" = None
