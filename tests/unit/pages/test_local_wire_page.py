@@ -20,8 +20,8 @@ def test_the_page_is_in_sync() -> None:
 
 def test_each_frame_is_in_one_conversation() -> None:
     defined = [each for each in vars(frames).values() if is_typeddict(each)]
-    parts = {frames.MemoryAsked, frames.FaultTold, frames.IncompleteTold, frames.RestoreTold, frames.SizeTold, frames.DigestTold,
-             frames.TwinTold, frames.Keeping, frames.ControllerWord}  # fmt: skip
+    parts = {frames.MemoryAsked, frames.FaultTold, frames.IncompleteTold, frames.RestoreTold, frames.SizeTold,
+             frames.DigestTold, frames.TwinTold, frames.Keeping, frames.ControllerWord}  # fmt: skip
     assert len(KINDS) == len(set(KINDS))
     assert {*KINDS} | parts == {*defined}
 
