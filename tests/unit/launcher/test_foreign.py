@@ -1,6 +1,7 @@
 """Other launchers' command lines: recognized by name, read by their own code, and refused before anything starts."""
 
 import json
+import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,7 +33,7 @@ def elsewhere(tmp_path, monkeypatch):
     ("words", "expected"),
     [
         ("torchrun x.py", TORCHRUN),
-        (f"{BIN}/torchrun x.py", TORCHRUN),
+        (f"'{BIN}/torchrun' x.py", TORCHRUN),
         ("python -m torch.distributed.run x.py", TORCHRUN),
         ("python3 -u -X dev -m torch.distributed.run x.py", TORCHRUN),
         ("python -m torch.distributed.launch x.py", Called("torch.distributed.launch", ("x.py",))),
@@ -50,7 +51,7 @@ def elsewhere(tmp_path, monkeypatch):
     ],
 )
 def test_launchers_are_known_by_name(words, expected):
-    program, *args = words.split()
+    program, *args = shlex.split(words)
     assert recognize(program, args, is_module=False) == expected
 
 

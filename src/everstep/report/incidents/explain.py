@@ -36,6 +36,7 @@ KNOBS = {
     "machine of a rank that is named would be replaced; --mode observe or advise: only explained",
     "corrupted-again": "policy max_same_failure = {max_same_failure}: a higher one goes back more often; "
     "digest_every = 0 does not compare replicas",
+    "restore-none": "a State that loads what it saves; another version of the program is tried anew",
     "restore-another": "nothing: what is damaged is not tried again",
     "read-again": "nothing: what cannot be read may be whole, and an older step would cost more",
     "evict": "no standby, or policy max_evicted_share = {max_evicted_share} used up: restarted where it was",
