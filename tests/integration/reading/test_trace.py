@@ -102,7 +102,9 @@ def test_a_rank_is_traced_on_one_time_axis(run, tmp_path):
     assert len(waits) >= 3
     truth = [float(line) for line in (tmp_path / "1").read_text().split()[:-1]]
     apart = [min(abs(at - true) for true in truth) for at in waits]
-    assert statistics.median(apart) < 0.08, apart  # by chance it would be 0.13 s
+    # By chance it would be 0.13 s. A sampler that waits for a CPU says what it is exact to.
+    exact_s = int(told["tracks"][4]["why"].split()[-2]) / 1000
+    assert statistics.median(apart) < 0.05 + exact_s, (apart, exact_s)
 
 
 def test_what_cannot_be_traced_is_said(run):

@@ -67,14 +67,17 @@ def event(ph: str, name: str, ts: int, tid: int = 1) -> dict:
     return {"name": name, "ph": ph, "ts": ts, "tid": tid, "args": {"filename": "/a/b.py", "line": 3}, "pid": 9}
 
 
-def test_stacks_begin_when_py_spy_began() -> None:
+def test_stacks_lie_between_the_start_of_py_spy_and_its_file() -> None:
     data = [event("B", "f", 50_000), event("B", "g", 60_000), event("E", "g", 70_000), event("B", "h", 80_000)]
-    found = stack_slices(parse(json.dumps(data).encode(), 200.0))
-    assert [(s.name, round(s.begin, 6), round(s.end, 6)) for s in found] == [
-        ("g (b.py:3)", 200.01, 200.02),
-        ("h (b.py:3)", 200.03, 200.03),  # neither ended: until the newest sample
-        ("f (b.py:3)", 200.0, 200.03),
+    recorded = parse(json.dumps(data).encode(), 200.0, 200.084, samples=3)
+    assert (round(recorded.zero_at, 6), round(recorded.off_s, 6), round(recorded.rate)) == (200.002, 0.002, 100)
+    assert [(s.name, round(s.begin, 6), round(s.end, 6)) for s in stack_slices(recorded)] == [
+        ("g (b.py:3)", 200.062, 200.072),
+        ("h (b.py:3)", 200.082, 200.082),  # neither ended: until the newest sample
+        ("f (b.py:3)", 200.052, 200.082),
     ]
+    early = parse(json.dumps(data).encode(), 200.0, 200.07)  # a tick before the start
+    assert (early.zero_at, early.off_s) == (200.0, 0.0)
 
 
 def test_whatever_py_spy_writes_becomes_nested_slices_or_an_error() -> None:
@@ -86,7 +89,7 @@ def test_whatever_py_spy_writes_becomes_nested_slices_or_an_error() -> None:
         if draw.random() < 0.3 and text:
             text[draw.randrange(len(text))] = draw.randrange(256)
         try:
-            recorded = parse(bytes(text), 100.0)
+            recorded = parse(bytes(text), 100.0, 100.0 + draw.random())
         except RecordingError:
             continue
         found = of(made(Track(name="stacks", slices=stack_slices(recorded))), "X")

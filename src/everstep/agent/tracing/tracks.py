@@ -9,7 +9,7 @@ from pathlib import Path
 from everstep.agent.memory.foreign_board import RankLine
 from everstep.agent.tracing.kernel_windows import KernelWindows
 from everstep.linux import proc
-from everstep.probes.rank.recording import MAX_BYTES, Recorded, Recording, RecordingError, StackEvent
+from everstep.probes.rank.recording import MAX_BYTES, RATE, Recorded, Recording, RecordingError, StackEvent
 from everstep.probes.rank.stack import find_py_spy, why_no_py_spy
 from everstep.report.now.trace import Slice, Trace, Track, step_slices
 
@@ -57,9 +57,7 @@ def record(
         if waits
         else Track(name="waits for a CPU", is_measured=False, why="the kernel has no schedstat"),
         kernel.track(),
-        Track(name="stacks", slices=stack_slices(seen), why="py-spy, 50 times a second, to 20 ms")
-        if seen is not None
-        else Track(name="stacks", is_measured=False, why=why_no_stacks),
+        Track(name="stacks", is_measured=False, why=why_no_stacks) if seen is None else _stacks_track(seen),
     ]
     return Trace(run=run, rank=rank, pid=pid, generation=generation, begin=begin, end=end, tracks=tracks)
 
@@ -121,6 +119,12 @@ def _steps_track(steps: Sequence[tuple[int, float]]) -> Track:
         return Track(name="steps", slices=slices)
     why = f"no step ended (the last one was {steps[0][0]})" if steps else "no step so far"
     return Track(name="steps", is_measured=bool(steps), why=why)
+
+
+def _stacks_track(seen: Recorded) -> Track:
+    rate = min(RATE, seen.rate) or RATE
+    off_ms = math.ceil(1000 * (1 / rate + seen.off_s))
+    return Track(name="stacks", slices=stack_slices(seen), why=f"py-spy, {rate:.0f} times a second, to {off_ms} ms")
 
 
 def stack_slices(recorded: Recorded) -> list[Slice]:

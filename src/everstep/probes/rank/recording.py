@@ -1,12 +1,14 @@
 """Python stacks of a rank over some seconds: one py-spy that samples the rank from outside and never stops it.
 
-py-spy counts time from its own start, which it does not report. It reports when it begins to sample, and its first
-sample comes at most one period later: so its clock is known to one period.
+py-spy counts time from its own start, which it does not report. It starts after we do that, and its newest event, at the
+writing of its file, is older than that file: so its clock is known to what lies between, some milliseconds, more where
+py-spy waits for a CPU.
 """
 
 import contextlib
 import math
 import os
+import re
 import select
 import subprocess
 import tempfile
@@ -22,6 +24,7 @@ MAX_BYTES = 64 << 20
 START_S = 20.0
 END_S = 20.0
 _BEGINS = b"Sampling process"
+_SAMPLES = re.compile(rb"Samples: (\d{1,9})\b")
 
 
 class StackEvent(msgspec.Struct, frozen=True):
@@ -35,10 +38,13 @@ class StackEvent(msgspec.Struct, frozen=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """Recorded events. `zero_at`: wall clock at the events' time 0."""
+    """Recorded events. `zero_at`: wall clock at the events' time 0, to `off_s` seconds. `rate`: samples per second; fewer
+    than RATE where py-spy waited for a CPU, 0 if it did not say."""
 
     events: tuple[StackEvent, ...]
     zero_at: float
+    off_s: float
+    rate: float
 
 
 class RecordingError(Exception):
@@ -55,7 +61,7 @@ class Recording:
         self._path = Path(self._folder.name) / "stacks.json"
         argv = [py_spy, "record", "--pid", str(pid), "--nonblocking", "--threads", "--idle", "--rate", str(RATE)]
         argv += ["--duration", str(math.ceil(seconds)), "--format", "chrometrace", "--output", str(self._path)]
-        self.begun_at = 0.0  # time since which it samples
+        self._started_at = time.time()
         self._said = b""
         try:
             self._process = subprocess.Popen(
@@ -72,7 +78,6 @@ class Recording:
             if not self._read(limit - time.monotonic()):
                 self.kill()
                 raise RecordingError(self._why(f"py-spy did not begin within {START_S:g} s"))
-        self.begun_at = time.time()
 
     def end(self) -> Recorded:
         """Wait for the end and return the events. Raises RecordingError."""
@@ -106,12 +111,16 @@ class Recording:
     def _parsed(self) -> Recorded:
         try:
             with self._path.open("rb") as file:
-                data = file.read(self._max_bytes + 1)
+                data, written_at = file.read(self._max_bytes + 1), os.stat(file.fileno()).st_mtime
         except OSError:
             raise RecordingError(self._why("py-spy wrote nothing")) from None
         if len(data) > self._max_bytes:
             raise RecordingError(f"py-spy wrote more than {self._max_bytes >> 20} MiB")
-        return parse(data, self.begun_at)
+        return parse(data, self._started_at, written_at, self._samples())
+
+    def _samples(self) -> int:
+        said = _SAMPLES.search(self._said)
+        return int(said[1]) if said else 0
 
     def _why(self, otherwise: str) -> str:
         lines = [line.strip() for line in self._said.decode("utf-8", "replace").splitlines() if line.strip()]
@@ -122,12 +131,16 @@ class Recording:
         return text
 
 
-def parse(data: bytes, begun_at: float) -> Recorded:
-    """Events from py-spy's file. Raises RecordingError."""
+def parse(data: bytes, started_at: float, written_at: float, samples: int = 0) -> Recorded:
+    """Events from the file of a py-spy that was started and wrote at these times. Raises RecordingError."""
     try:
         events = msgspec.json.decode(data, type=list[StackEvent])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RecordingError(f"what py-spy wrote is damaged: {str(error)[:200]}") from None
     if not events:
         raise RecordingError("py-spy saw no stack")
-    return Recorded(tuple(events), begun_at - min(event.ts for event in events) / 1e6)
+    # A file's time is the kernel's last tick: it may lie before the start by some milliseconds.
+    first, newest = (pick(event.ts for event in events) for pick in (min, max))
+    latest = max(started_at, written_at - newest / 1e6)
+    rate = samples / max(1e-6, newest - first) * 1e6
+    return Recorded(tuple(events), (started_at + latest) / 2, (latest - started_at) / 2, rate)
