@@ -1,8 +1,8 @@
 """Python stacks of a rank over some seconds: one py-spy that samples the rank from outside and never stops it.
 
-py-spy counts time from its own start, which it does not report. It starts after we do that, and its newest event, at the
-writing of its file, is older than that file: so its clock is known to what lies between, some milliseconds, more where
-py-spy waits for a CPU.
+py-spy counts time from its own start, which it does not report. It starts after we start it, and its newest event, at
+the writing of its file, is older than that file: so its clock is known to what lies between, some milliseconds, more
+where py-spy waits for a CPU.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ class StackEvent(msgspec.Struct, frozen=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """Recorded events. `zero_at`: wall clock at the events' time 0, to `off_s` seconds. `rate`: samples per second; fewer
-    than RATE where py-spy waited for a CPU, 0 if it did not say."""
+    """Recorded events. `zero_at`: wall clock at the events' time 0, to `off_s` seconds. `rate`: samples per second;
+    fewer than RATE where py-spy waited for a CPU, 0 if it did not say."""
 
     events: tuple[StackEvent, ...]
     zero_at: float
@@ -111,7 +111,7 @@ class Recording:
     def _parsed(self) -> Recorded:
         try:
             with self._path.open("rb") as file:
-                data, written_at = file.read(self._max_bytes + 1), os.stat(file.fileno()).st_mtime
+                data, written_at = file.read(self._max_bytes + 1), self._path.stat().st_mtime
         except OSError:
             raise RecordingError(self._why("py-spy wrote nothing")) from None
         if len(data) > self._max_bytes:
