@@ -47,6 +47,7 @@ from everstep.agent.watching.monitor import LOOK_S
 from everstep.checkpoint.transport import Tls
 from everstep.core.restore.racks import why_no_rack
 from everstep.core.state.policy import Policy
+from everstep.engines.lateness import BEAT_S
 from everstep.engines.network.namespaces import INTERFACE, enter
 from everstep.errors import ConfigError, EverstepError, LeaseOverError
 from everstep.journal.runs import home
@@ -180,7 +181,7 @@ class _Agent:
             following.take(frame)
         await copies.start()
         works: list[Coroutine[Any, Any, Any]] = [link.run(), _beat(node, link), over.wait()]
-        works.append(_keep_lease(self._lease, gate, link, following))
+        works += [_keep_lease(self._lease, gate, link, following), _show_life(kept)]
         if self._policy.needs_watch_thread:
             works.append(_watch(node, link))
         if self._policy.watch_slowness and self._policy.slow_round_s > 0:
@@ -299,6 +300,12 @@ async def _keep_lease(lease: Lease, gate: LeaseGate, link: Link, following: Foll
                 gate.end_ranks()
                 raise
         await asyncio.sleep(LEASE_LOOK_S)
+
+
+async def _show_life(kept: KeptMemory) -> None:
+    while True:
+        kept.beat()
+        await asyncio.sleep(BEAT_S)
 
 
 async def _warm_up(over: asyncio.Event) -> None:

@@ -41,6 +41,7 @@ from everstep.model.events import (
     NodeJoined,
     NodeLost,
     NodeSilent,
+    NodeSpared,
     ProgressReported,
     TimerFired,
 )
@@ -376,6 +377,10 @@ class Controller:
         """Keep the list of nodes whose silence counts: those that joined, until they are lost."""
         if isinstance(event, NodeLost):
             self.silence.forget(event.node)
+        elif isinstance(event, NodeSilent | NodeSpared):
+            member = self.ledger.state.members.get(event.node)
+            if member is not None and not member.silent:
+                self.silence.spare(event.node)
         elif isinstance(event, NodeJoined):
             self._starved.joined(event.node, event.host, event.pid)
             member = self.ledger.state.members.get(event.node)

@@ -16,7 +16,7 @@ from everstep.core.decide import eviction
 from everstep.core.state.schema import Incident, Member, State
 from everstep.health import HealthEvent, Kind
 from everstep.model import actions as act
-from everstep.model.events import NodeAlerted
+from everstep.model.events import NodeAlerted, NodeLost
 from everstep.model.names import is_name
 from everstep.model.record import Record
 from everstep.model.verdict import Blame, Verdict
@@ -52,9 +52,12 @@ class Remembering:
                     self._verdicts[incident] = verdict
                 case act.IncidentClosed(incident=incident):
                     self._close(incident, record.at, members)
-                case act.EvictNode(node=node, why=why) if not self._is_drill(state):
+                case act.EvictNode(node=node, why=why, is_silent=False) if not self._is_drill(state):
                     blame = Blame.OPERATOR if is_drained(state, node) else ""
                     self._put(node, members, HealthEvent(at=record.at, kind=Kind.EVICTION, why=why, blame=blame))
+                case act.ReleaseNode(node=node) if isinstance(record.event, NodeLost) and members[node].silent:
+                    why = f"{node}: {members[node].silent}"
+                    self._put(node, members, HealthEvent(at=record.at, kind=Kind.EVICTION, why=why))
                 case _:
                     pass
 

@@ -4,7 +4,8 @@ Silence is counted on a clock that only runs while this controller listens: a co
 could not take more inputs has not heard any node, through its own fault. Nor does it count while the node's agent waits
 for a CPU of this very machine (`waited_s`) or, for a while, for its disk (`is_blocked`). Two things are reported: that
 a node is silent, so that the engine ends it, and, when that is not confirmed in time, that it is lost: by then it has
-ended its ranks itself (`agent/lease/clock.py`).
+ended its ranks itself (`agent/lease/clock.py`). A node that is spared, because it lives and is only late, is reported
+again when it has been silent for another SPARE_S.
 """
 
 import asyncio
@@ -17,6 +18,8 @@ from everstep.core.state.policy import Policy
 from everstep.core.state.schema import Role, State
 
 LOOK_S = 0.2
+
+SPARE_S = 10.0
 
 _LATE_S = 1.0
 """Beats come more often than that."""
@@ -68,24 +71,34 @@ class Silence:
         self._heard: dict[str, tuple[float, float]] = {}
         self._blocked: dict[str, float] = {}  # node: for how long it could not send, since it was heard
         self._stale: set[str] = set()  # heard since the last look
-        self._told: dict[str, float] = {}  # silent nodes reported to be ended, and when
+        # silent nodes reported to be ended: when, and how long the engine had waited for a CPU by then
+        self._told: dict[str, tuple[float, float]] = {}
+        self._spared: dict[str, float] = {}  # until when
 
     def expect(self, node: str) -> None:
         """From now on it is missed."""
         self._heard[node] = self._now, self._starved.waited_s(node)
         self._told.pop(node, None)
+        self._spared.pop(node, None)
 
     def heard(self, node: str) -> None:
         """Note that a node sent something. Nodes that are not expected are ignored, and a node whose end is decided is
         not spared."""
         if node in self._heard and node not in self._told:
             self._heard[node] = self._now, self._heard[node][1]
+            self._spared.pop(node, None)
             self._stale.add(node)
+
+    def spare(self, node: str) -> None:
+        """It was reported to be silent and is not ended: it is left alone for SPARE_S."""
+        if self._told.pop(node, None) is not None:
+            self._spared[node] = self._now + SPARE_S
 
     def forget(self, node: str) -> None:
         self._heard.pop(node, None)
         self._blocked.pop(node, None)
         self._told.pop(node, None)
+        self._spared.pop(node, None)
 
     @property
     def silent_s(self) -> dict[str, float]:
@@ -106,12 +119,22 @@ class Silence:
         self._excuse(passed)
         missing = [each for each in map(self._silent, self._heard) if each[1] > self._listener.silent_limit_s(each[0])]
         for node, silent_s in missing:
+            if self._now < self._spared.get(node, 0.0):
+                continue
             if node not in self._told:
-                self._told[node] = self._now
+                self._told[node] = self._now, self._starved.engine_waited_s()
                 self._listener.on_silent(node, silent_s)
-            elif self._now - self._told[node] > FENCE_S:  # since it was reported, which may have been late
+            elif self._unanswered_s(node) > FENCE_S:
                 self.forget(node)
                 self._listener.on_lost(node, silent_s)
+
+    def _unanswered_s(self, node: str) -> float:
+        """Since it was reported, which may have been late: for how long the engine could have ended it."""
+        told_at, waited_s = self._told[node]
+        unanswered_s = self._now - told_at
+        if unanswered_s > FENCE_S:
+            unanswered_s -= max(0.0, self._starved.engine_waited_s() - waited_s)
+        return unanswered_s
 
     def _excuse(self, passed: float) -> None:
         """Stop a node's clock while its agent has been silent for longer than usual and is blocked in the kernel."""

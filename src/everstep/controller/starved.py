@@ -5,6 +5,7 @@ it sleeps uninterruptibly. An agent's main thread is the one that sends, but any
 Agents of other machines cannot be seen from here, and what is not seen is no excuse.
 """
 
+import os
 import socket
 
 from everstep.linux import proc
@@ -30,11 +31,18 @@ class Starved:
     def waited_s(self, node: str) -> float:
         """How long all its threads have waited for a CPU, since each began. 0 if unknown."""
         pid = self._pids.get(node)
-        told = [proc.sched_ns(pid, tid) for tid in proc.threads(pid)] if pid is not None else []
-        return sum(each[1] for each in told if each is not None) / _NS
+        return self._waited_s(pid) if pid is not None else 0.0
+
+    def engine_waited_s(self) -> float:
+        """The same for the launcher, which ends nodes and is the controller's parent."""
+        return self._waited_s(os.getppid())
 
     def is_blocked(self, node: str) -> bool:
         """It sleeps in the kernel where no signal wakes it: a page from a slow disk, a child that it starts."""
         pid = self._pids.get(node)
         found = [proc.stat(pid, tid) for tid in proc.threads(pid)] if pid is not None else []
         return any(each is not None and each.state == "D" for each in found)
+
+    def _waited_s(self, pid: int) -> float:
+        told = [proc.sched_ns(pid, tid) for tid in proc.threads(pid)]
+        return sum(each[1] for each in told if each is not None) / _NS

@@ -34,7 +34,7 @@ def reissue(state: State, policy: Policy) -> list[Action]:
     actions += [AcquireNode(request=request, why=_WHY) for request in state.requests]
     actions += [ReleaseNode(node=m.node, why=_WHY) for m in state.members.values() if m.role.value == "out"]
     actions += [
-        EvictNode(node=m.node, is_silent=bool(m.silent), why=_WHY)
+        EvictNode(node=m.node, is_silent=bool(m.silent), may_spare=m.may_be_late, why=_WHY)
         for m in state.members.values()
         if m.suspected and m.role.value != "out"
     ]

@@ -68,6 +68,7 @@ HANDLERS: dict[type, Handler] = {
     events.NodeJoined: membership.on_node_joined,
     events.NodeLost: membership.on_node_lost,
     events.NodeSilent: membership.on_node_silent,
+    events.NodeSpared: membership.on_node_spared,
     events.NodeInDoubt: membership.on_node_in_doubt,
     events.NodeRefused: membership.on_node_refused,
     events.StoreOpened: forming.on_store_opened,
@@ -119,6 +120,7 @@ ONLY_ON_RECORD = (
 _FROM_ANY_NODE = (
     events.NodeLost,
     events.NodeSilent,
+    events.NodeSpared,
     events.NodeInDoubt,
     events.NodeAlerted,
     events.NodeExamined,

@@ -14,12 +14,14 @@ from pathlib import Path
 
 from everstep.engines import freezing
 from everstep.engines.children import Child, Children, wait_ended
+from everstep.engines.lateness import find_late
 from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.network import Loopback, Network, NetworkError
 from everstep.engines.protocol import Loss, NoNodeError, OnLoss
 from everstep.errors import LeaseOverError
 from everstep.linux.children import Ended
 from everstep.model.facts import Held
+from everstep.wire.joining import Late
 
 log = logging.getLogger("everstep.launcher")
 
@@ -147,11 +149,24 @@ class LocalEngine:
             self._released.add(node)
             self._later(self._end_agent(agent))
 
-    def evict(self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False) -> None:
+    def find_late(self, node: str) -> Late | None:
+        """The node's agent, where it lives and is late."""
+        agent = self._agents.get(node)
+        if agent is None or agent.ended is not None:
+            return None
+        return find_late(agent.pid, self._keeper.beats.silent_s(node, time.monotonic()))
+
+    def evict(
+        self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False, may_spare: bool = False
+    ) -> str:
+        late = self.find_late(node) if may_spare else None
+        if late is not None:
+            return late.says
         agent = self._agents.get(node)
         if agent is not None and node not in self._released:
             agent.send(signal.SIGKILL)  # its end is reported as a loss, like any other
             self._later(self._end_below(agent))
+        return ""
 
     def lose(self, node: str) -> None:
         agent = self._child(node)

@@ -9,10 +9,12 @@ import contextlib
 import logging
 import os
 import socket
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from everstep.checkpoint import arena, held
+from everstep.engines.lateness import Beats
 from everstep.model.facts import Held
 from everstep.wire.local import MAX_FDS, FrameError, FrameReader, send
 
@@ -42,12 +44,14 @@ class MemoryKeeper:
         self._lines: dict[str, _Line] = {}
         self._word: dict[str, Any] = {}  # the last frame, for agents that come later
         self._runs: dict[str, frozenset[int]] = {}  # node -> ranks that it runs, or ran last
+        self.beats = Beats()
 
     def open_line(self, node: str, inherited: tuple[str, ...] = ()) -> socket.socket:
         """The agent's end of a new line, which the caller closes after the start. In it already: the memory of
         the nodes in `inherited`."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._lines[node] = _Line(ours)
+        self.beats.expect(node, time.monotonic())
         if self._word:
             send(ours, self._word)
         self._hand_over(node, inherited)
@@ -145,6 +149,9 @@ class MemoryKeeper:
         if isinstance(frame.get("runs"), list) and not fds:
             self._runs[node] = frozenset(rank for rank in frame["runs"] if isinstance(rank, int))
             return
+        if "beat" in frame and not fds:
+            self.beats.hear(node, time.monotonic())
+            return
         note = frame.get("keep")
         rank = note.get("rank") if isinstance(note, dict) else None
         if not isinstance(note, dict) or not isinstance(rank, int) or len(fds) != 1:
@@ -166,6 +173,7 @@ class MemoryKeeper:
 
     def _drop_line(self, node: str) -> None:
         line = self._lines.pop(node, None)
+        self.beats.forget(node)
         if line is not None:
             with contextlib.suppress(RuntimeError, ValueError):
                 asyncio.get_running_loop().remove_reader(line.sock.fileno())

@@ -39,8 +39,11 @@ class Engine(Protocol):
     def release(self, node: str) -> None:
         """Take the node back: its agent may end its workers in order first. Unknown and gone nodes are ignored."""
 
-    def evict(self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False) -> None:
+    def evict(
+        self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False, may_spare: bool = False
+    ) -> str:
         """End the node now, by force, and report the loss with what outlived it. Unknown and gone nodes are ignored.
+        Returns why it is spared: one of which nothing was heard (`may_spare`) that lives and is only late. "": it ends.
 
         If there is another machine, this one is not used again, and the scheduler gets `why`; unless the machine is not
         blamed: a silent node's machine may be well, and so is that of a drill."""

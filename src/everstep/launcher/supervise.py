@@ -31,7 +31,15 @@ from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.rundir.rundir import Prepared
 from everstep.launcher.stores.stores import Stores, StoresError
 from everstep.model import actions as act
-from everstep.model.events import DrillFailed, NodeAlerted, NodeLost, NodeRefused, StopRequested, StoreOpened
+from everstep.model.events import (
+    DrillFailed,
+    NodeAlerted,
+    NodeLost,
+    NodeRefused,
+    NodeSpared,
+    StopRequested,
+    StoreOpened,
+)
 from everstep.wire.greeting import RejectedError
 from everstep.wire.link import Link
 
@@ -226,14 +234,25 @@ class Supervisor:
                     self._link.report(NodeRefused(at=time.time(), why=str(error)))
             case act.ReleaseNode(node=node):
                 self._engine.fence(node)  # it is out: nothing of it may continue, not even to clean up
-            case act.EvictNode(node=node, why=why):
-                self._engine.evict(node, why, is_silent=action.is_silent, is_drill=action.is_drill)
+            case act.EvictNode():
+                self._evict(action)
             case act.Inject():
                 self._inject(action)
             case act.Finish():
                 self._finish(End(exit_code=action.exit_code, outcome=action.outcome, why=action.why))
             case _:
                 log.warning("%s is not a command for a launcher", type(action).__name__)
+
+    def _evict(self, action: act.EvictNode) -> None:
+        why_spared = self._engine.evict(
+            action.node,
+            action.why,
+            is_silent=action.is_silent,
+            is_drill=action.is_drill,
+            may_spare=action.may_spare,
+        )
+        if why_spared:
+            self._link.report(NodeSpared(at=time.time(), node=action.node, why=why_spared))
 
     def _inject(self, action: act.Inject) -> None:
         """A drill of a whole machine: the only ones that are sent here."""

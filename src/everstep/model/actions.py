@@ -40,11 +40,13 @@ class ReleaseNode(_Action, frozen=True, kw_only=True):
 class EvictNode(_Action, frozen=True, kw_only=True):
     """Engine: end the node now, with its workers, because it is suspected. Answered by NodeLost, with the snapshots
     that outlived it. Idempotent. Its machine is not used again, but where nothing is held against it: nothing was heard
-    of it (`is_silent`), or a drill hurt it (`is_drill`)."""
+    of it (`is_silent`), or a drill hurt it (`is_drill`). `may_spare`: one that lives and is only late does not end;
+    then the answer is NodeSpared."""
 
     node: str
     is_silent: bool = False
     is_drill: bool = False
+    may_spare: bool = False
 
 
 class SettleDoubt(_Action, frozen=True, kw_only=True):

@@ -83,6 +83,13 @@ class NodeSilent(Happened, frozen=True, kw_only=True):
     silent_s: float
 
 
+class NodeSpared(Happened, frozen=True, kw_only=True):
+    """A silent node was not ended: its machine is heard, or its process is seen to live, and it is only late."""
+
+    node: str
+    why: str
+
+
 class NodeInDoubt(Happened, frozen=True, kw_only=True):
     """Nothing of this node arrived for longer than it may continue by itself: it stood still, or was cut off. It asks
     whether it is still counted on; its ranks stand still meanwhile. Answered by SettleDoubt, or its release."""
@@ -440,6 +447,7 @@ Event: TypeAlias = (
     | NodeJoined
     | NodeLost
     | NodeSilent
+    | NodeSpared
     | NodeInDoubt
     | NodeRefused
     | StoreOpened

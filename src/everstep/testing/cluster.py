@@ -69,6 +69,7 @@ class Cluster:
         self._collectives = collectives  # the ranks' watch sees collectives
         self._capacity = capacity
         self._queue: deque[Event] = deque()
+        self._late: set[str] = set()  # nodes that the engine spares
         self._num_nodes = 0
         self._racks = racks or ("",)
         self._done: dict[int, int] = {}  # rank -> newest step completed and held
@@ -248,6 +249,11 @@ class Cluster:
         """Nothing is heard of it any more; the engine can still end it."""
         return self.feed(events.NodeSilent(at=self.clock.now, node=node, silent_s=silent_s))
 
+    def be_late(self, node: str, silent_s: float = 3.6) -> list[Action]:
+        """Nothing is heard of it, and the engine finds that it lives."""
+        self._late.add(node)
+        return self.silence(node, silent_s)
+
     def agree(self, step: int | None = None) -> list[Action]:
         """All replicas held the same after this step; without one, after the newest."""
         newest = min(self._done.values(), default=0) if step is None else step
@@ -302,6 +308,9 @@ class Cluster:
                 self._queue.append(store)
             case actions.AcquireNode():
                 self._join()
+            case actions.EvictNode() if action.may_spare and action.node in self._late:
+                why = "its process lives, and waits for a CPU"
+                self._queue.append(events.NodeSpared(at=self.clock.now, node=action.node, why=why))
             case actions.EvictNode():
                 self._queue.append(self._evicted(action.node))
             case actions.StartWorkers():

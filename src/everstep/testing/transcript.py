@@ -74,7 +74,8 @@ def _lines(action: Action) -> list[str]:
         case actions.AcquireNode():
             return [f"acquire a node: {action.why}"]
         case actions.EvictNode() | actions.ReleaseNode():
-            return [f"{'evict' if isinstance(action, actions.EvictNode) else 'release'} {action.node}"]
+            unless = ", unless it is only late" if isinstance(action, actions.EvictNode) and action.may_spare else ""
+            return [f"{'evict' if isinstance(action, actions.EvictNode) else 'release'} {action.node}{unless}"]
         case actions.CollectEvidence() | actions.TraceRank() | actions.Diagnose():
             return [_asking(action)]
         case actions.Inject():

@@ -44,6 +44,7 @@ OF_LAUNCHER: frozenset[type[Event]] = frozenset(
         events.NodeAlerted,
         events.NodeLost,
         events.NodeRefused,
+        events.NodeSpared,
         events.StopRequested,
         events.StoreOpened,
     }

@@ -13,7 +13,7 @@ sides are authenticated a frame has at most a few KiB. Pure but for the stream t
 """
 
 import asyncio
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -155,8 +155,31 @@ class Bye(_Message, frozen=True, kw_only=True):
     """The host has ended its node and sent what it had."""
 
 
+_WHILE = {"R": "it waits for a CPU or computes", "D": "it waits for a disk", "S": "it waits"}
+
+
+class Late(msgspec.Struct, frozen=True):
+    """An agent that lives and is late."""
+
+    pid: int
+    silent_s: float  # to its launcher, or: how long it was, until just now
+    state: Literal["R", "D", "S"]
+    cpu_wait_share: float | None = None  # of the machine's last ten seconds; None: not known
+
+    @property
+    def says(self) -> str:
+        share = self.cpu_wait_share
+        pressed = f"; others wait for a CPU {share:.0%} of the time there" if share is not None else ""
+        return (
+            f"its process {self.pid} lives, and said nothing to its own launcher for {self.silent_s:.1f} s either: "
+            f"{_WHILE[self.state]}{pressed}"
+        )
+
+
 class Ping(_Message, frozen=True, kw_only=True):
-    pass
+    """A sign of life. `late`: a host's, of its node's agent, where that lives and comes to nothing."""
+
+    late: Late | None = None
 
 
 FromHost: TypeAlias = Knock | Join | NodeEnded | Piece | Leaving | StopAsked | Bye | Ping | FromHeir | FromSurveyed

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from everstep.controller.silence import BLOCKED_S, FENCE_S, LOOK_S, Silence
+from everstep.controller.silence import BLOCKED_S, FENCE_S, LOOK_S, SPARE_S, Silence
 from everstep.controller.starved import Starved
 from everstep.linux import proc
 
@@ -24,6 +24,7 @@ class Watched:
         self.lost: list[str] = []
         self.blocked: set[str] = set()
         self.waited: dict[str, float] = {}
+        self.engine_waited = 0.0
         self.limits: dict[str, float] = {}
         self.silence = Silence(self, self, clock=lambda: self.now)  # type: ignore[arg-type]
 
@@ -41,6 +42,9 @@ class Watched:
 
     def waited_s(self, node: str) -> float:
         return self.waited.get(node, 0.0)
+
+    def engine_waited_s(self) -> float:
+        return self.engine_waited
 
     def is_blocked(self, node: str) -> bool:
         return node in self.blocked
@@ -71,6 +75,33 @@ def test_only_who_says_nothing_is_missed_and_told_once(watched):
     assert (watched.silent, watched.lost) == (["n1"], ["n1"])
     watched.listen(60.0, "n0")
     assert (watched.silent, watched.lost) == (["n1"], ["n1"])
+
+
+def test_a_node_that_is_spared_is_told_again_later_with_all_of_its_silence(watched):
+    watched.listen(LIMIT_S + LOOK_S, "n0")
+    watched.silence.spare("n1")
+    watched.listen(SPARE_S - 2 * LOOK_S, "n0")
+    assert (watched.silent, watched.lost) == (["n1"], [])
+    watched.listen(3 * LOOK_S, "n0")
+    assert watched.silent == ["n1", "n1"]
+    assert watched.silence.silent_s["n1"] > LIMIT_S + SPARE_S
+    watched.silence.spare("n1")
+    watched.listen(1.0, "n0", "n1")
+    watched.listen(LIMIT_S + 2 * LOOK_S, "n0")  # it was heard: its next silence is a new one
+    assert (watched.silent, watched.lost) == (["n1"] * 3, [])
+    watched.silence.spare("n0")  # nothing was told of it
+    watched.listen(LIMIT_S + LOOK_S)
+    assert "n0" in watched.silent
+
+
+def test_an_engine_that_waits_for_a_cpu_gets_the_time_to_answer(watched):
+    watched.listen(LIMIT_S + LOOK_S, "n0")
+    for _ in range(10):
+        watched.engine_waited += 0.9
+        watched.listen(1.0, "n0")
+    assert (watched.silent, watched.lost) == (["n1"], [])
+    watched.listen(FENCE_S, "n0")
+    assert watched.lost == ["n1"]
 
 
 def test_a_node_of_which_nothing_is_needed_may_be_silent_for_longer(watched):

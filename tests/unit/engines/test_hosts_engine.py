@@ -17,6 +17,7 @@ from everstep.wire.joining import (
     Bye,
     EndNode,
     Join,
+    Late,
     Leaving,
     NodeEnded,
     Over,
@@ -32,6 +33,7 @@ class Local:
 
     def __init__(self):
         self.pids: dict[str, int] = {}
+        self.late = None
         self.asked: list[str] = []
         self.ended: list[tuple[str, str]] = []
         self.number = 0
@@ -60,6 +62,9 @@ class Local:
 
     def evict(self, node):
         self.ended.append((node, "evict"))
+
+    def find_late(self, node):
+        return self.late
 
     def freeze(self, node, seconds):
         self.ended.append((node, f"freeze {seconds}"))
@@ -293,6 +298,49 @@ def test_a_host_that_answers_is_not_given_up_for_its_node(tmp_path, monkeypatch)
         assert EndNode(node="n1", how="evict") in line.told
 
     tell(story, tmp_path, lease_s=60.0)
+
+
+LATE = Late(pid=7, silent_s=3.0, state="R", cpu_wait_share=0.9)
+
+
+def test_a_silent_node_is_spared_while_its_host_is_heard_and_says_that_it_is_late(tmp_path, monkeypatch):
+    async def play(story):
+        story.engine.acquire("q1")
+        story.engine.acquire("q2")
+        line = await story.join("h1")
+        await until(line.started)
+        story.local.late = LATE
+        assert "process 7 lives" in story.engine.evict("n0", is_silent=True, may_spare=True)
+        line.said.put_nowait(Ping(late=LATE))
+        await until(lambda: next(iter(story.engine.hosts)).late)
+        assert "process 7 lives" in story.engine.evict("n1", is_silent=True, may_spare=True)
+        await asyncio.sleep(0.3)
+        assert not story.losses
+        assert not [message for message in line.told if isinstance(message, EndNode)]
+        # From now on its machine is silent too.
+        await until(lambda: story.losses)
+        assert [loss.node for loss in story.losses] == ["n1"]
+
+    monkeypatch.setattr(engines, "ASK_S", 0.01)
+    tell(play, tmp_path, lease_s=1.0)
+
+
+def test_a_silent_node_whose_host_hears_it_is_cut_off_and_ends(tmp_path):
+    async def play(story):
+        story.engine.acquire("q1")
+        story.engine.acquire("q2")
+        line = await story.join("h1")
+        await until(line.started)
+        line.said.put_nowait(Ping())
+        host = next(iter(story.engine.hosts))
+        assert story.engine.evict("n1", is_silent=True, may_spare=True) == ""
+        assert [message.how for message in line.told if isinstance(message, EndNode)] == ["evict"]
+        host.heard_at -= 2.0  # so late that it could not say anything of its node
+        assert "late itself" in story.engine.evict("n1", is_silent=True, may_spare=True)
+        host.late = LATE
+        assert story.engine.evict("n1", is_silent=True) == ""  # the controller has waited for long enough
+
+    tell(play, tmp_path)
 
 
 def test_a_machine_that_was_given_up_is_told_to_leave_and_gets_no_other_node(tmp_path):

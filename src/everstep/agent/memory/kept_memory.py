@@ -57,6 +57,11 @@ class KeptMemory:
         if self._channel is not None:
             self._channel.send({"runs": list(ranks)})
 
+    def beat(self) -> None:
+        """A sign of life for the launcher; only where the earlier ones are taken."""
+        if self._channel is not None and not self._channel.num_queued:
+            self._channel.send({"beat": 1})
+
     def catch_up(self) -> None:
         """Before a command: a lost node's memory was sent before the controller decided on it, on another socket."""
         if self._channel is not None:

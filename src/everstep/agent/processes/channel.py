@@ -43,6 +43,11 @@ class Channel:
     def is_open(self) -> bool:
         return self._sock is not None
 
+    @property
+    def num_queued(self) -> int:
+        """Frames that the kernel has not taken yet."""
+        return len(self._outbox)
+
     def send(self, frame: Mapping[str, object], fds: tuple[int, ...] = ()) -> bool:
         """Send, or queue what the kernel does not take now. False if the peer is gone."""
         if self._sock is None:

@@ -1,5 +1,8 @@
 """Nodes come, go and come back. Roles and slots; what the loss of a node means for the run."""
 
+import itertools
+import math
+
 import msgspec
 
 from everstep.core.faults import incidents
@@ -12,7 +15,7 @@ from everstep.core.state.schema import Member, Role
 from everstep.core.state.timers import Timer, TimerKind
 from everstep.core.state.turn import Turn
 from everstep.model.actions import EvictNode, Refused, ReleaseNode, SettleDoubt
-from everstep.model.events import NodeInDoubt, NodeJoined, NodeLost, NodeRefused, NodeSilent
+from everstep.model.events import NodeInDoubt, NodeJoined, NodeLost, NodeRefused, NodeSilent, NodeSpared
 from everstep.model.facts import Held
 
 STANDBY_AGAIN_S = 60.0
@@ -20,6 +23,21 @@ STANDBY_AGAIN_S = 60.0
 
 MAX_FAILED_JOINS = 5
 """Agents in a row that end before they join: then it is not bad luck, and asking again only hides the reason."""
+
+
+LATE_LIMIT_S = 60.0
+"""A node that is silent for so long is ended, also when it lives: nothing can be done with it."""
+
+FED_S, FED_TIMES, TOGETHER_S = 60.0, 2, 3.0
+"""Losses by silence that follow each other so closely may be each other's cause; within TOGETHER_S they are one."""
+
+PATIENT_S = 10.0
+"""A node's silence that may be the doing of such losses is borne for so long."""
+
+_FED = (
+    f"nodes were lost by silence {FED_TIMES} times within {FED_S:g} s, and each start of another one takes CPUs from "
+    f"the rest: it is ended when it has been silent for {PATIENT_S:g} s"
+)
 
 
 def on_node_joined(turn: Turn, event: NodeJoined) -> None:
@@ -48,6 +66,7 @@ def on_node_lost(turn: Turn, event: NodeLost) -> None:
     if member.role is Role.OUT:
         return
     if member.silent:
+        _note_silenced(turn)
         event = msgspec.structs.replace(event, reason=member.silent, exit_code=None, signal=None)
     _put_out(turn, member)
     turn.do(ReleaseNode(node=event.node, why=f"{event.node} is lost: {event.reason}"))
@@ -67,15 +86,41 @@ def on_node_lost(turn: Turn, event: NodeLost) -> None:
 
 
 def on_node_silent(turn: Turn, event: NodeSilent) -> None:
-    """Evict a silent node, which is cut off, frozen, or only very late, before its slot is reassigned. Its loss is what
-    counts."""
+    """Evict a silent node, which is cut off or frozen, before its slot is reassigned. Its loss is what counts. The
+    engine spares one that it finds alive and only late."""
     member = turn.state.members.get(event.node)
     if member is None or member.role is Role.OUT or member.silent:
         return
     why = f"nothing was heard of it for {event.silent_s:.1f} s; policy node_silent_s = {turn.policy.node_silent_s:g}"
-    silent = msgspec.structs.replace(member, suspected=True, silent=why)
-    turn.set(members=turn.state.members.updated({event.node: silent}))
-    turn.do(EvictNode(node=event.node, is_silent=True, why=f"{event.node}: {why}"))
+    if event.silent_s < PATIENT_S and _feed_each_other(turn):
+        turn.do(Refused(what=f"end {event.node}", why=f"{why}; {_FED}"))
+        return
+    may_be_late = event.silent_s < LATE_LIMIT_S and not member.suspected and not _is_evicted(turn, event.node)
+    turn.set_members(msgspec.structs.replace(member, suspected=True, silent=why, may_be_late=may_be_late))
+    turn.do(EvictNode(node=event.node, is_silent=True, may_spare=may_be_late, why=f"{event.node}: {why}"))
+
+
+def on_node_spared(turn: Turn, event: NodeSpared) -> None:
+    """It is only late: as if nothing had been said of it."""
+    member = turn.state.members.get(event.node)
+    if member is not None and member.may_be_late and member.role is not Role.OUT:
+        turn.set_members(msgspec.structs.replace(member, suspected=False, silent="", may_be_late=False))
+
+
+def _feed_each_other(turn: Turn) -> bool:
+    """Whether silent nodes were lost within the last minute, and others after those had been replaced: each start takes
+    CPUs from the rest. Nodes lost at the same time, as those of a rack are, count once."""
+    recent = [at for at in turn.state.silenced if turn.at - at < FED_S]
+    return sum(at - before > TOGETHER_S for before, at in itertools.pairwise((-math.inf, *recent))) >= FED_TIMES
+
+
+def _note_silenced(turn: Turn) -> None:
+    recent = (at for at in turn.state.silenced if turn.at - at < FED_S)
+    turn.set(silenced=(*recent, turn.at))
+
+
+def _is_evicted(turn: Turn, node: str) -> bool:
+    return turn.state.incident is not None and node in turn.state.incident.evicting
 
 
 def on_node_in_doubt(turn: Turn, event: NodeInDoubt) -> None:
@@ -85,8 +130,9 @@ def on_node_in_doubt(turn: Turn, event: NodeInDoubt) -> None:
     if member is not None and member.role is Role.OUT:
         _fence(turn, event)
         return
-    evicting = turn.state.incident.evicting if turn.state.incident is not None else ()
-    is_ending = member is not None and (member.suspected or event.node in evicting)
+    if member is not None and member.may_be_late:
+        return  # the engine is asked whether it lives; the node asks again
+    is_ending = member is not None and (member.suspected or _is_evicted(turn, event.node))
     why_not = ((member.silent if member is not None else "") or "it is being evicted") if is_ending else ""
     why = why_not or f"nothing of it arrived for {event.silent_s:.1f} s, and no node was started in its place"
     turn.do(SettleDoubt(node=event.node, number=event.number, may_go_on=not why_not, why=why))

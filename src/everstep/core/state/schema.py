@@ -30,6 +30,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     slot: int | None = None  # set exactly when role is ACTIVE
     suspected: bool = False  # it is being ended: a standby that noticed a fault of its own, or a node that says nothing
     silent: str = ""  # why it counts as lost, although its end is still to be reported
+    may_be_late: bool = False  # ... unless the engine finds that it lives: then it is not lost
     endpoint: str = ""  # "host:port" of its snapshot server; empty: it serves no snapshots
     rack: str = ""  # rack or switch; empty: not known
     meant_for: int | None = None  # slot that the user gave its host; None: any
@@ -197,6 +198,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     requests: tuple[str, ...] = ()  # AcquireNode not answered yet
     num_requests: int = 0
     failed_joins: int = 0  # agents in a row that ended before they joined
+    silenced: tuple[float, ...] = ()  # when nodes were lost because nothing was heard of them, within the last minute
     stores: dict[int, tuple[str, int]] = {}  # generation -> host, port; only the newest one
     store_asked: int = -1  # newest generation for which OpenStore was issued
     formation: Formation | None = None

@@ -53,6 +53,9 @@ EARLY_END_S = 5.0
 ASK_S, MAX_ASKED = 0.1, 8
 """Between two looks whether a host that is to end its node answers, and how many: then others decide."""
 
+SPARED_S = 15.0
+"""For so long the host of a node that was spared is watched: by then the controller has asked again."""
+
 MAX_AHEAD_BYTES = 1 << 20
 MAX_REASON_CHARS = 1000
 """Limit for another host's words in the journal."""
@@ -141,10 +144,35 @@ class HostsEngine:
     def release(self, node: str) -> None:
         self._end_node(node, "release")
 
-    def evict(self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False) -> None:
+    def evict(
+        self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False, may_spare: bool = False
+    ) -> str:
+        why_spared = self._spare(node) if may_spare else ""
+        if why_spared:
+            return why_spared
         if not is_silent and not is_drill:
             self._give_up(node, why[:MAX_REASON_CHARS] or "it was evicted")
         self._end_node(node, "evict")
+        return ""
+
+    def _spare(self, node: str) -> str:
+        """Why this node is only late. Its host is watched: the controller asks again later, and it may fall silent."""
+        host = self._roster.host_of(node)
+        if host is None:
+            late = self._local.find_late(node)
+            return late.says if late is not None else ""
+        why = host.why_spared(self._lease_s) if host.node == node else ""
+        if why:
+            self._watch_spared(host, node, time.monotonic() + SPARED_S)
+        return why
+
+    def _watch_spared(self, host: Host, node: str, until: float) -> None:
+        if host.node != node or self._roster.is_fenced(node) or self._over is not None:
+            return
+        if host.line is None or not host.is_heard_within(self._lease_s):
+            self._lose_if_silent(host, node, 0)
+        elif time.monotonic() < until:
+            asyncio.get_running_loop().call_later(ASK_S, self._watch_spared, host, node, until)
 
     def _give_up(self, node: str, why: str) -> None:
         """Use the node's machine for no other node: it is broken, or is needed elsewhere."""
@@ -329,8 +357,8 @@ class HostsEngine:
                 host.is_done = True
                 if host.node:
                     self._forget_node(host, host.node, host.leaves or "its host has ended")
-            case Ping():
-                pass
+            case Ping(late=late):
+                host.late = late
             case Ready() | HasJournal() | HasRoster() | PulseHeard() if self._heirs is not None:
                 self._heirs.hear(host, message)
             case _:

@@ -4,10 +4,14 @@ import time
 
 from everstep.engines.hosts.door import Line
 from everstep.model.names import MachineName, machine_name
-from everstep.wire.joining import Join
+from everstep.wire.joining import PING_S, Join, Late
 
 GONE_S = 2.0
 """Without a sign of life: nothing is awaited of such a host, and its place is free when its node is lost."""
+
+
+STARVED_S = 3 * PING_S
+"""A host that is heard less often has no CPU to speak with."""
 
 
 class Host:
@@ -25,6 +29,7 @@ class Host:
         self.is_done, self.leaves = False, ""
         self.given_up = ""  # why it gets no node any more
         self.heard_at = time.monotonic()
+        self.late: Late | None = None  # its node's agent, as it said last
 
     @property
     def is_heard(self) -> bool:
@@ -35,6 +40,16 @@ class Host:
 
     def is_same_machine(self, join: Join) -> bool:
         return (self.join.host, self.join.address) == (join.host, join.address)
+
+    def why_spared(self, lease_s: float) -> str:
+        """Why its node, of which nothing is heard, is not lost: the machine is heard, and says that the node's agent is
+        late, or is so late itself that it could not say it."""
+        heard_s = time.monotonic() - self.heard_at
+        if self.line is None or heard_s > lease_s:
+            return ""
+        if self.late is not None:
+            return f"{self.late.says} (its host was heard {heard_s:.1f} s ago)"
+        return f"its host was heard {heard_s:.1f} s ago, and is late itself" if heard_s > STARVED_S else ""
 
     @property
     def is_ending(self) -> bool:

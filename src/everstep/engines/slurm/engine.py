@@ -134,20 +134,22 @@ class SlurmEngine:
     def release(self, node: str) -> None:
         self._hosts.release(node)
 
-    def evict(self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False) -> None:
+    def evict(
+        self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False, may_spare: bool = False
+    ) -> str:
         host = next((each for each in self._hosts.hosts if node in each.nodes), None)
         name = host.join.scheduler_node if host is not None else self._own_name(node)
         is_heard = host is None or host.is_heard_within(SILENT_S)
         is_shared = host is not None and self._is_of_others(host)
-        self._hosts.evict(node, why, is_silent=is_silent, is_drill=is_drill)
-        if not name or name in self._told or is_drill:
-            return  # an administrator's own words stay
+        why_spared = self._hosts.evict(node, why, is_silent=is_silent, is_drill=is_drill, may_spare=may_spare)
+        if why_spared or not name or name in self._told or is_drill:
+            return why_spared  # an administrator's own words stay
         if is_shared:
             self._say(f"more than one host says that it is {name}: its state in Slurm stays")
-            return
+            return ""
         if is_silent and is_heard:
             log.info("%s is not drained: only the agent of %s was silent, its host answers", name, node)
-            return
+            return ""
         is_down = not is_heard and self._survives_nodes and name != self._own
         self._out.add(name)
         self._marks[name] = _Mark(
@@ -156,6 +158,7 @@ class SlurmEngine:
             host.join.scheduler_job if host is not None else self._job,
         )
         self._wake.set()
+        return ""
 
     def fence(self, node: str) -> None:
         self._hosts.fence(node)

@@ -424,7 +424,8 @@ class Member:
     async def _ping(self, connection: Connection) -> None:
         while True:
             await asyncio.sleep(PING_S)
-            connection.send(Ping())
+            found = (self._engine.find_late(node) for node in self._engine.pids) if self._engine is not None else ()
+            connection.send(Ping(late=next((late for late in found if late is not None), None)))
 
     async def _send_files(self, connection: Connection) -> None:
         while True:

@@ -19,6 +19,7 @@ _TOLD_AS_IT_IS = (
     events.RunReopened,
     events.NodeLost,
     events.NodeSilent,
+    events.NodeSpared,
     events.NodeInDoubt,
     events.NodeRefused,
     events.RankTraced,

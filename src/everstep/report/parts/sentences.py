@@ -145,7 +145,8 @@ _EVENTS: dict[type, Callable[[Any], str]] = {
     events.NodeJoined: _joined,
     events.NodeLost: lambda e: f"node {e.node} is lost: {e.reason}",
     events.NodeInDoubt: lambda e: f"node {e.node} was not heard for {e.silent_s:.1f}s, and asks whether it may go on",
-    events.NodeSilent: lambda e: f"nothing was heard of node {e.node} for {e.silent_s:.1f}s: it is ended",
+    events.NodeSilent: lambda e: f"nothing was heard of node {e.node} for {e.silent_s:.1f}s",
+    events.NodeSpared: lambda e: f"node {e.node} is late and not lost, and is left alone: {e.why}",
     events.NodeRefused: lambda e: f"no node to be had: {e.why}",
     events.TemplateReported: lambda e: (
         f"{e.node}: {'a restart would be warm' if e.usable else f'a restart would be cold: {e.why}'}"
