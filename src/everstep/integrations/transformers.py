@@ -10,6 +10,7 @@ the Trainer's `global_step` less one. Outside `everstep run` nothing is changed.
 """
 
 import pickle
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -134,6 +135,11 @@ class _Attachment(TrainerCallback):  # type: ignore[misc]
         at_once = trainer.args.gradient_accumulation_steps
         return int(trainer.state.global_step % -(-len(loader) // at_once)) * int(at_once)
 
+    def on_step_begin(self, _args: TrainingArguments, _state: object, _control: object, **_kwargs: object) -> None:
+        """By now the folder has been read: one that is killed leaves none."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
     def on_step_end(self, _args: TrainingArguments, _state: object, _control: object, **_kwargs: object) -> None:
         self._is_pending = self._is_active
 
@@ -204,7 +210,9 @@ class _Attachment(TrainerCallback):  # type: ignore[misc]
             return self._train_on(begins_after, *args, **kwargs)
 
     def _train_on(self, begins_after: int, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        with tempfile.TemporaryDirectory(prefix="everstep-") as folder:  # only the number: the rest is in memory
+        with tempfile.TemporaryDirectory(
+            prefix="everstep-", ignore_cleanup_errors=True
+        ) as folder:  # only the number: the rest is in memory
             ours = self._trainer.args
             steps = {name: getattr(ours, name) for name in ("logging_steps", "eval_steps", "save_steps")}
             size = ours.per_device_train_batch_size * max(1, ours.n_gpu)

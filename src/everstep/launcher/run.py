@@ -30,6 +30,7 @@ from everstep.launcher import error_file
 from everstep.launcher.arguments import checkpoints, checks, machine
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.arguments.settings import Settings, resolve
+from everstep.launcher.early_signals import EarlySignals
 from everstep.launcher.foreign.translating import Translated
 from everstep.launcher.hosts import token as tokens
 from everstep.launcher.hosts.place import claim
@@ -93,6 +94,12 @@ def _launch_on_hosts(settings: Settings, hosts: Hosts, signals: tuple[int, ...])
 
 def _launch(settings: Settings, signals: tuple[int, ...], first: "First | None") -> int:
     checkpoints.check(settings.checkpoints)
+    early = EarlySignals()
+    with early.kept(signals):
+        return _launch_signalled(settings, signals, first, early)
+
+
+def _launch_signalled(settings: Settings, signals: tuple[int, ...], first: "First | None", early: EarlySignals) -> int:
     prepared = prepare(settings, _spec(settings))
     places: tuple[Path, ...] = ()
     try:
@@ -107,7 +114,7 @@ def _launch(settings: Settings, signals: tuple[int, ...], first: "First | None")
         prepared = msgspec.structs.replace(prepared, found=checkpoints.find(prepared.file.spec))
         with checks.bind(settings.ui_port, "--ui-port") as listener, _logging(prepared.path / "launcher.log"):
             stores = stores_for(settings, network)
-            code = _supervise(settings, prepared, listener, stores, network, signals, first)
+            code = _supervise(settings, prepared, listener, stores, network, signals, first, early)
             on_slurm = settings.hosts is not None and settings.hosts.slurm is not None
             if on_slurm and not continued.is_elsewhere(prepared.path):  # else it is another host's to say
                 note_exit_code(prepared.path, code)
@@ -151,6 +158,7 @@ def _supervise(
     network: Network,
     signals: tuple[int, ...],
     first: "First | None",
+    early: EarlySignals,
 ) -> int:
     narration, room = Narration(prepared.path), Room(prepared.path)
     terminal = Terminal(lambda: [*narration.lines(), *room.lines()], narration.live)
@@ -186,7 +194,7 @@ def _supervise(
             what_is_left=settings.leftovers,
             fleet=fleet,
         )
-        return await supervisor.run()
+        return await supervisor.run(early.take)
 
     try:
         end = asyncio.run(supervise())

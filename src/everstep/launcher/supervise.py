@@ -10,7 +10,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -184,12 +184,15 @@ class Supervisor:
             end_signal=self._end_signal,
         )
 
-    async def run(self) -> End:
-        """The whole life of a run on this machine. Nothing of it is left when this returns."""
+    async def run(self, came_before: Callable[[], tuple[int, ...]] = tuple) -> End:
+        """The whole life of a run on this machine. Nothing of it is left when this returns. `came_before`: signals that
+        came before this handles them."""
         if self._taken_over is None:
             self._children.start_reaping(self._loop)
         for number in self._signals:
             self._loop.add_signal_handler(number, self._on_signal, number)
+        for number in came_before():
+            self._on_signal(number)
         engine: Engine = self._engine
         engine.watch(self._on_loss)
         link = asyncio.create_task(self._stay_linked())

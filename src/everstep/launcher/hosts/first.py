@@ -31,6 +31,7 @@ class First(msgspec.Struct, frozen=True):
     def with_token(self, run_dir: Path) -> tuple["First", tuple[Path, ...]]:
         """With the user's token or a new one, and where that was put. Raises JournalError."""
         if self.token is not None:
+            tokens.forget_earlier(self.hosts)
             return self, ()
         token, places = tokens.make(self.hosts, run_dir)
         return First(self.hosts, self.sock, token, of_job(self.hosts)), places

@@ -73,6 +73,12 @@ def forget(places: tuple[Path, ...]) -> None:
             place.unlink()
 
 
+def forget_earlier(hosts: Hosts) -> None:
+    """Remove what an earlier run of this endpoint left that was killed: hosts would find it, and be refused with it."""
+    with contextlib.suppress(ConfigError):
+        forget((place_at_home(hosts),))
+
+
 def place_at_home(hosts: Hosts) -> Path:
     """Raises ConfigError for a user without a home."""
     return home() / "join" / re.sub(r"[^A-Za-z0-9._-]", "-", f"{hosts.host}_{hosts.port}")

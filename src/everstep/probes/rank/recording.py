@@ -11,9 +11,7 @@ import os
 import re
 import select
 import subprocess
-import tempfile
 import time
-from pathlib import Path
 
 import msgspec
 
@@ -57,18 +55,22 @@ class Recording:
     def __init__(self, py_spy: str, pid: int, seconds: float, max_bytes: int = MAX_BYTES) -> None:
         """Start the recording. Raises RecordingError."""
         self._max_bytes = max_bytes
-        self._folder = tempfile.TemporaryDirectory(prefix="everstep-trace-")
-        self._path = Path(self._folder.name) / "stacks.json"
+        self._file = os.memfd_create("everstep-stacks")  # a file would stay when this process is killed
         argv = [py_spy, "record", "--pid", str(pid), "--nonblocking", "--threads", "--idle", "--rate", str(RATE)]
-        argv += ["--duration", str(math.ceil(seconds)), "--format", "chrometrace", "--output", str(self._path)]
+        output = f"/proc/self/fd/{self._file}"
+        argv += ["--duration", str(math.ceil(seconds)), "--format", "chrometrace", "--output", output]
         self._started_at = time.time()
         self._said = b""
         try:
             self._process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(self._file,),
             )
         except OSError as error:
-            self._folder.cleanup()
+            os.close(self._file)
             raise RecordingError(f"py-spy cannot be started: {error.strerror}") from None
 
     def await_begin(self) -> None:
@@ -92,12 +94,12 @@ class Recording:
             self.kill()
 
     def kill(self) -> None:
-        """End py-spy and delete its file."""
+        """End py-spy and drop what it wrote."""
         self._process.kill()
         self._process.wait()
-        if self._process.stdout is not None:
+        if self._process.stdout is not None and not self._process.stdout.closed:
             self._process.stdout.close()
-        self._folder.cleanup()
+            os.close(self._file)
 
     def _read(self, limit_s: float) -> bool:
         """Read more of its output; False: there is no more, or it took too long."""
@@ -109,11 +111,10 @@ class Recording:
         return bool(part)
 
     def _parsed(self) -> Recorded:
-        try:
-            with self._path.open("rb") as file:
-                data, written_at = file.read(self._max_bytes + 1), self._path.stat().st_mtime
-        except OSError:
-            raise RecordingError(self._why("py-spy wrote nothing")) from None
+        found = os.fstat(self._file)
+        if not found.st_size:
+            raise RecordingError(self._why("py-spy wrote nothing"))
+        data, written_at = os.pread(self._file, self._max_bytes + 1, 0), found.st_mtime
         if len(data) > self._max_bytes:
             raise RecordingError(f"py-spy wrote more than {self._max_bytes >> 20} MiB")
         return parse(data, self._started_at, written_at, self._samples())
