@@ -133,6 +133,7 @@ def _kill(process: subprocess.Popen[bytes], row: Row, out: Path, began: float) -
     while process.poll() is None and time.time() - began < LIMIT_S:
         done = lines(out).get(rank, [])
         if done and done[-1][0] >= row.kill_after:
+            (out / "killed").touch()
             os.kill(done[-1][2], signal.SIGKILL)
             return time.time()
         time.sleep(0.02)
@@ -231,7 +232,9 @@ def main() -> None:
     parser.add_argument("--ways", nargs="*", default=["same", "own", "state", "forgotten", "hang"])
     parser.add_argument("--out", type=Path, default=Path("build/framework-runs"))
     parser.add_argument("--write", action="store_true", help="the table into docs/frameworks.md")
+    parser.add_argument("--pace", default="0.1", help="seconds of a step before the kill: 2 kills half a minute later")
     arguments = parser.parse_args()
+    os.environ["FW_PACE_S"] = arguments.pace
     known = arguments.out.resolve() / "results.json"
     results: dict[str, dict[str, str]] = json.loads(known.read_text()) if known.exists() else {}
     for row in ROWS:

@@ -59,11 +59,12 @@ class Job(Watched):
     """A run on the hosts of a bed, watched through the first host's run directory."""
 
     def __init__(self, bed: Bed, folder: Path, num_hosts: int, num_standby: int, silent_s: float) -> None:
+        """`silent_s`: 0 leaves everything as it is without a policy."""
         self._env = {"EVERSTEP_JOIN_TOKEN": "the token of this benchmark"}
         self.folder, self.num_ranks = folder, num_hosts
         program, policy = folder / "train.py", folder / "everstep.toml"
         program.write_text(TRAIN)
-        policy.write_text(f"[policy]\nnode_silent_s = {silent_s}\nexamine = false\n")
+        policy.write_text(f"[policy]\nnode_silent_s = {silent_s}\nexamine = false\n" if silent_s else "")
         self.hosts = [bed.add(f"h{number}", disk_mib=DISK_MIB) for number in range(num_hosts + num_standby)]
         self._bed, self._num_spare = bed, 0
         self._command = [sys.executable, "-m", "everstep.cli.main", "run", "--nnodes", str(num_hosts)]

@@ -86,7 +86,7 @@ def seconds(value: float | None) -> str:
 
 def on_hosts(load: int, length_s: float, has_loss: bool) -> str:
     with tempfile.TemporaryDirectory() as folder, Bed() as bed, busy(load):
-        job = Job(bed, Path(folder), 3, 1, 3.5)
+        job = Job(bed, Path(folder), 3, 1, 0.0)
         try:
             first = until_step(job.run_dir, 3, 0, LIMIT_S)
             text = f"load {load}: first step {seconds(first)}"

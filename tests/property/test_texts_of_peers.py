@@ -2,8 +2,10 @@
 machines, the batch script of a later job, what goes to a terminal, and the pages' answers."""
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import msgspec
 import pytest
 
 from everstep.cli.main import main
+from everstep.cli.reading import Opened, open_run
 from everstep.controller.peers.gate import Gate
 from everstep.controller.peers.peers import Peer, Peers
 from everstep.controller.remembering import Remembering
@@ -21,11 +24,16 @@ from everstep.engines.slurm import batch
 from everstep.errors import ConfigError
 from everstep.health.store import HealthError, Store
 from everstep.journal.writer import Journal
+from everstep.model.actions import Concluded, IncidentClosed, IncidentOpened, Refused
 from everstep.model.events import Event, NodeInDoubt, NodeJoined, RunStarted
 from everstep.model.names import MachineName
 from everstep.model.record import Header, Record
 from everstep.model.spec import RunSpec
+from everstep.notices.messages import MAX_CHARS, messages_of
+from everstep.report.handing.html import incident_html
+from everstep.report.handing.markdown import incident_markdown
 from everstep.report.parts.sentences import event_sentence
+from everstep.report.picture.incidents import incident_page
 from everstep.wire.allowed import OF_AGENTS
 from everstep.wire.codec import encode
 from everstep.wire.credentials import RunSecret
@@ -231,3 +239,54 @@ def test_no_text_of_it_steers_a_terminal_or_a_page(
         captured = capsys.readouterr()
         for line in (captured.out + captured.err).split("\n"):
             assert all(char.isprintable() or char == "\t" for char in line), line[:200]
+
+
+class Seen(HTMLParser):
+    """Tags and names of attributes of a document; raises nothing whatever it is."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+def lied_to(run: Path) -> Opened:
+    """A run with an incident for each text of a verdict and its decision, and each of TEXTS."""
+    run.mkdir(mode=0o700)
+    first = RunStarted(at=1.0, run="r1", spec=SPEC, everstep_version="0", policy="default")
+    with Journal.create(run / "journal.jsonl", Header(run="r1", everstep_version="0", policy={})) as journal:
+        journal.append(Record(seq=1, at=1.0, gen=0, event=first))
+        for number, concluded in enumerate(with_each_text_replaced(Concluded, 1.0), 2):
+            name, why = f"i{number}", concluded.why[:1000]
+            actions = (
+                IncidentOpened(incident=name, why=why),
+                msgspec.structs.replace(concluded, incident=name),
+                Refused(what=concluded.verdict.sentence[:1000], why=why),
+                IncidentClosed(incident=name, outcome="dismissed", why=why),
+            )
+            event = NodeJoined(at=float(number), node="n0", host=OURS, pid=1)
+            journal.append(Record(seq=number, at=float(number), gen=0, event=event, actions=actions))
+    return open_run(None, str(run))
+
+
+def test_no_text_of_a_verdict_becomes_markup_or_a_second_line_of_a_notice(tmp_path: Path) -> None:
+    opened = lied_to(tmp_path / "run")
+    incidents = list(opened.view.incidents.values())
+    assert len(incidents) > 100
+    honest = Seen(incident_html(incident_page(opened.view, incidents[0], opened.goodput), "r1"))
+    for incident in incidents:
+        page = incident_page(opened.view, incident, opened.goodput)
+        seen = Seen(incident_html(page, "r1"))
+        assert seen.tags <= honest.tags | {"pre"}, seen.tags - honest.tags
+        assert seen.attributes <= honest.attributes, seen.attributes - honest.attributes
+        code = r"^(`{3,})\n.*?^\1$|^    everstep .*?$"
+        outside = re.sub(code, "", incident_markdown(page, "r1"), flags=re.DOTALL | re.MULTILINE)
+        assert not re.search(r"(?<!\\)<", outside), outside
+    messages = messages_of(opened.view)
+    assert len(messages) == len(incidents)
+    assert all(message.text.isprintable() and len(message.text) <= MAX_CHARS for message in messages)

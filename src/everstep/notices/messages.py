@@ -5,6 +5,7 @@ import msgspec
 from everstep.journal.view import IncidentView, RunStatus, RunView
 from everstep.report.parts.ansi import printable
 from everstep.report.parts.codes import CODES
+from everstep.report.parts.commands import command
 from everstep.report.parts.phases import times_of
 from everstep.report.parts.units import duration, plural
 
@@ -78,7 +79,7 @@ def _head(view: RunView, incident: IncidentView, *, waits: bool) -> str:
 
 def _rest(view: RunView, incident: IncidentView, *, waits: bool) -> str:
     if waits:
-        return f"everstep approve {incident.id}"
+        return command("approve", incident.id)
     if incident.is_open:
         return f"Now: {incident.decision.chosen}." if incident.decision is not None else ""
     if incident.outcome == "recovered":

@@ -49,8 +49,8 @@ def outcome_of(page: IncidentPage) -> str:
 
 def incident_markdown(page: IncidentPage, run: str) -> str:
     row = page.row
-    lines = [f"## {row.id} of {plain(run)}: {plain(row.sentence)}", ""]
-    lines += [f"{row.code} {row.name}, {plain(page.belief)}. {stamp(row.at)}. {plain(outcome_of(page))}.", ""]
+    lines = [f"## {plain(row.id)} of {plain(run)}: {plain(row.sentence)}", ""]
+    lines += [plain(f"{row.code} {row.name}, {page.belief}. {stamp(row.at)}. {outcome_of(page)}."), ""]
     names, values = zip(*numbers(page), strict=True)
     lines += ["| " + " | ".join(names) + " |", "|" + "---|" * len(names), "| " + " | ".join(values) + " |", ""]
     lines += ["**What happened**", "", *(_moment(moment) for moment in page.timeline), ""]
@@ -64,7 +64,7 @@ def incident_markdown(page: IncidentPage, run: str) -> str:
         "",
         "**Decision**",
         "",
-        f"- {plain(page.chosen) or 'none yet'}" + (f" (rule {page.rule})" if page.rule else ""),
+        f"- {plain(page.chosen) or 'none yet'}" + (f" (rule {plain(page.rule)})" if page.rule else ""),
     ]
     lines += [f"- because {plain(page.why)}"] if page.why else []
     lines += [f"- refused: {plain(what)}: {plain(why)}" for what, why in page.refused]

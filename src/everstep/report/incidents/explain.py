@@ -9,6 +9,7 @@ from everstep.model.code import Code
 from everstep.report.incidents.examined import examined_lines
 from everstep.report.incidents.incident import code_text, outcome_text
 from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
+from everstep.report.parts.commands import command
 from everstep.report.parts.evidence import evidence_groups
 from everstep.report.parts.layout import fields, text_of
 from everstep.report.parts.units import clock, count, stamp
@@ -67,7 +68,7 @@ def render_explanation(view: RunView, incident: IncidentView, style: Style = PLA
     when = f"{stamp(incident.concluded_at)}   {printable(decision.chosen)}"
     lines += _field("decision", [when])
     lines += _field(
-        "rule", [f"{decision.rule} (policy {view.policy.get('name', '—')})   everstep explain {verdict.code}"]
+        "rule", [f"{decision.rule} (policy {view.policy.get('name', '—')})   {command('explain', verdict.code)}"]
     )
     lines += _field("because", _because(incident))
     lines += _field("so", [printable(decision.why)])

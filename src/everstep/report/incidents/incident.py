@@ -10,6 +10,7 @@ from everstep.report.parts.actions import ACTIONS
 from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
 from everstep.report.parts.asked import Asked
 from everstep.report.parts.codes import CODES
+from everstep.report.parts.commands import command
 from everstep.report.parts.evidence import evidence_groups
 from everstep.report.parts.layout import fields, table, text_of
 from everstep.report.parts.phases import IncidentTimes, times_of
@@ -167,9 +168,9 @@ def do_now(incident: IncidentView) -> tuple[str, tuple[str, ...]]:
         action = code.you_do
     elif verdict is not None and verdict.action:
         action = ACTIONS.get(verdict.action, verdict.action)
-        commands.append(f"everstep kb show {verdict.code}")
+        commands.append(command("kb", "show", verdict.code))
     of_rank = f" --rank {verdict.ranks[0]}" if verdict is not None and verdict.ranks else ""
-    explain, logs = f"everstep explain {incident.id}", f"everstep logs --generation {incident.generation}{of_rank}"
+    explain, logs = command("explain", incident.id), f"everstep logs --generation {incident.generation}{of_rank}"
     return action, (*commands, explain, logs)
 
 

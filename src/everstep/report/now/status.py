@@ -12,6 +12,7 @@ from everstep.report import checkpoints
 from everstep.report.parts import noted
 from everstep.report.parts.ansi import PLAIN, Paint, Style
 from everstep.report.parts.asked import Asked
+from everstep.report.parts.commands import command
 from everstep.report.parts.layout import field, fields, text_of
 from everstep.report.parts.phases import times_of
 from everstep.report.parts.units import NOT_MEASURED, ago, clock, count, duration, percent, plural, stamp
@@ -187,7 +188,7 @@ def _trouble(view: RunView, asked: Asked) -> list[str]:
     lines = field("what", f"{verdict.code} {verdict.sentence}" if verdict else "a fault; nothing concluded yet")
     lines += field("doing", doing(view, incident))
     if view.status is RunStatus.WAITING_FOR_APPROVAL:
-        return lines + field("next", f"everstep approve {incident.id}")
+        return lines + field("next", command("approve", incident.id))
     return lines + field("next", next_text(view, incident))
 
 

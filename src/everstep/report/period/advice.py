@@ -5,6 +5,7 @@ It only ranks what was measured; nothing here is promised. Pure.
 
 from collections.abc import Sequence
 
+from everstep.report.parts.commands import command
 from everstep.report.parts.units import plural
 from everstep.report.period.schema import Advice, Class, Seconds
 
@@ -57,7 +58,7 @@ def advice_of(
     for kind in classes[:2]:
         if kind.key and kind.number > 1:
             because = f"{plural(kind.number, 'incident')} of this class"
-            what = f"everstep explain {kind.key}: {kind.name or 'what it means and what to do'}"
+            what = f"{command('explain', kind.key)}: {kind.name or 'what it means and what to do'}"
             found.append(Advice(what=what, because=because, rank_s=kind.rank_s))
     worth = [advice for advice in found if rank_s > 0.0 and advice.rank_s / rank_s >= SMALL]
     return tuple(sorted(worth, key=lambda advice: -advice.rank_s)[:MAX_ADVICE])

@@ -6,6 +6,7 @@ from everstep.journal.view import RunStatus, RunView
 from everstep.report import checkpoints
 from everstep.report.now.status import at_risk, doing, memory_text, next_text, notes, now_text, step_s
 from everstep.report.parts.asked import Asked
+from everstep.report.parts.commands import command
 from everstep.report.parts.units import duration, percent, stamp
 from everstep.report.picture.schema import Head
 
@@ -91,7 +92,7 @@ def head_of(view: RunView, asked: Asked, copies: CopiesSeen | None = None, place
         exit_code=None if view.finish is None else view.finish.exit_code,
         why="" if view.finish is None else view.finish.why,
         notes=tuple(notes(view)),
-        command=f"everstep status {view.run}",
+        command=command("status", view.run),
     )
 
 
@@ -109,7 +110,7 @@ def now_sentence(view: RunView, asked: Asked, status: RunStatus | None = None) -
 def _next(view: RunView) -> str:
     assert view.incident is not None
     if view.status is RunStatus.WAITING_FOR_APPROVAL:
-        return f"everstep approve {view.incident.id}"
+        return command("approve", view.incident.id)
     return next_text(view, view.incident)
 
 

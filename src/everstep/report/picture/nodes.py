@@ -3,6 +3,7 @@
 import msgspec
 
 from everstep.journal.view import NodeView, RunView
+from everstep.report.parts.commands import command
 from everstep.report.picture.fleet import health_of
 from everstep.report.picture.incidents import incident_row
 from everstep.report.picture.schema import Health, IncidentRow
@@ -56,4 +57,4 @@ def _commands(node: NodeView) -> tuple[str, ...]:
     memory = (f"everstep node show {node.host}", "everstep node ls")
     if node.lost is not None:
         return memory
-    return (*memory, f"everstep drain {node.node} --undo" if node.drained else f"everstep drain {node.node} --why TEXT")
+    return (*memory, command("drain", node.node, *(("--undo",) if node.drained else ("--why", "TEXT"))))
