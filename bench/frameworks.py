@@ -109,6 +109,8 @@ def run(arm: str, row: Row, keep: str, out: Path, *, kill: bool = False, hang: b
     start, more = command(arm, row, keep, out)
     environment = {**os.environ, **more, "FW_OUT": str(out), "EVERSTEP_HOME": str(out / "home"), "OMP_NUM_THREADS": "1"}
     environment.setdefault("TORCH_EXTENSIONS_DIR", str(BIN.parent / "torch_extensions"))  # as the Makefile has it
+    if kill:
+        environment["FW_PACE_S"] = environment.get("FW_KILLED_PACE_S", "0.1")
     if hang:
         environment["FW_HANG"] = f"{row.kill_after}:{row.num_ranks - 1}"
     began = time.time()
@@ -234,7 +236,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="the table into docs/frameworks.md")
     parser.add_argument("--pace", default="0.1", help="seconds of a step before the kill: 2 kills half a minute later")
     arguments = parser.parse_args()
-    os.environ["FW_PACE_S"] = arguments.pace
+    os.environ["FW_KILLED_PACE_S"] = arguments.pace
     known = arguments.out.resolve() / "results.json"
     results: dict[str, dict[str, str]] = json.loads(known.read_text()) if known.exists() else {}
     for row in ROWS:

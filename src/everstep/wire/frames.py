@@ -358,6 +358,12 @@ class Runs(TypedDict):
     runs: list[int]
 
 
+class Beat(TypedDict):
+    """The agent is there."""
+
+    beat: int
+
+
 class ControllerWord(TypedDict):
     epoch: int
     url: NotRequired[str]
@@ -385,6 +391,6 @@ CONVERSATIONS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("Twin to agent", (TwinSays,)),
     ("Agent to watch thread", (Dump, Stacks, Entered, Save, HoldStep)),
     ("Watch thread to agent", (Spill, Answer)),
-    ("Agent and launcher", (Keep, Kept, Runs, ControllerIs)),
+    ("Agent and launcher", (Keep, Kept, Runs, Beat, ControllerIs)),
 )  # fmt: skip
 """Which side sends what, in the order of the page."""

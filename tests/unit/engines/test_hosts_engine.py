@@ -8,6 +8,7 @@ import pytest
 
 from everstep.engines.hosts import engine as engines
 from everstep.engines.hosts.admission import Shape
+from everstep.engines.hosts.announcing import LINES_PER_HOST
 from everstep.engines.hosts.engine import HostsEngine
 from everstep.engines.hosts.files import Received
 from everstep.engines.protocol import Loss, NoNodeError
@@ -303,7 +304,7 @@ def test_a_host_that_answers_is_not_given_up_for_its_node(tmp_path, monkeypatch)
 LATE = Late(pid=7, silent_s=3.0, state="R", cpu_wait_share=0.9)
 
 
-def test_a_silent_node_is_spared_while_its_host_is_heard_and_says_that_it_is_late(tmp_path, monkeypatch):
+def test_a_silent_node_is_spared_while_its_host_is_heard_and_says_that_it_is_late(tmp_path):
     async def play(story):
         story.engine.acquire("q1")
         story.engine.acquire("q2")
@@ -321,7 +322,6 @@ def test_a_silent_node_is_spared_while_its_host_is_heard_and_says_that_it_is_lat
         await until(lambda: story.losses)
         assert [loss.node for loss in story.losses] == ["n1"]
 
-    monkeypatch.setattr(engines, "ASK_S", 0.01)
     tell(play, tmp_path, lease_s=1.0)
 
 
@@ -560,7 +560,7 @@ def test_a_host_that_comes_and_goes_without_end_writes_few_lines(tmp_path):
             line = await s.join("h1", session=f"s{number}")
             line.said.put_nowait(Bye())
             await until(lambda line=line: line.said.empty())
-        assert 2 <= len([text for text in s.said if "h1" in text]) <= engines.LINES_PER_HOST * 2 + 5
+        assert 2 <= len([text for text in s.said if "h1" in text]) <= LINES_PER_HOST * 2 + 5
 
     tell(story, tmp_path)
 

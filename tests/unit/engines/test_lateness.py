@@ -1,5 +1,6 @@
 """An agent of which nothing is heard: lost, or only late? Asked of real processes."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -48,6 +49,7 @@ def test_one_that_is_stopped_or_gone_is_not_late(process):
         assert time.monotonic() < ends_at
         time.sleep(0.01)
     process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert find_late(process.pid, 9.0) is None  # not collected yet
     process.wait()
     assert find_late(process.pid, 9.0) is None

@@ -44,8 +44,11 @@ class FakeHosts:
     def waiting(self) -> frozenset[str]:
         return frozenset(self.wanted)
 
-    def evict(self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False) -> None:
+    def evict(
+        self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False, may_spare: bool = False
+    ) -> str:
         self.evicted.append(node)
+        return ""
 
     async def end(self, grace_s: float, *, spares: bool = False) -> None: ...
 

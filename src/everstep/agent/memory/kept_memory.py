@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from everstep.agent.memory.arenas import Memory
 from everstep.agent.processes.channel import Channel
 from everstep.wire import local
+from everstep.wire.frames import Beat
 
 _FIRST_TIMEOUT_S = 10.0
 """What was kept lies in the socket before the agent starts. Waiting longer than this would only delay the ranks."""
@@ -60,7 +61,7 @@ class KeptMemory:
     def beat(self) -> None:
         """A sign of life for the launcher; only where the earlier ones are taken."""
         if self._channel is not None and not self._channel.num_queued:
-            self._channel.send({"beat": 1})
+            self._channel.send(Beat(beat=1))
 
     def catch_up(self) -> None:
         """Before a command: a lost node's memory was sent before the controller decided on it, on another socket."""

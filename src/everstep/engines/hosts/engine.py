@@ -16,11 +16,13 @@ from pathlib import Path
 import msgspec
 
 from everstep.engines.hosts.admission import Known, Shape
+from everstep.engines.hosts.announcing import Announcer
 from everstep.engines.hosts.door import Line
 from everstep.engines.hosts.files import Received
 from everstep.engines.hosts.first_host import FirstHost, Heirs
 from everstep.engines.hosts.host import Host
 from everstep.engines.hosts.roster import Roster
+from everstep.engines.hosts.sparing import Sparing
 from everstep.engines.local import LocalEngine
 from everstep.engines.protocol import Loss, NoNodeError, OnLoss
 from everstep.errors import WireError
@@ -53,18 +55,12 @@ EARLY_END_S = 5.0
 ASK_S, MAX_ASKED = 0.1, 8
 """Between two looks whether a host that is to end its node answers, and how many: then others decide."""
 
-SPARED_S = 15.0
-"""For so long the host of a node that was spared is watched: by then the controller has asked again."""
-
 MAX_AHEAD_BYTES = 1 << 20
 MAX_REASON_CHARS = 1000
 """Limit for another host's words in the journal."""
 
 HEAD = "head"
 _END_GRACE_S = 10.0
-
-LINES_PER_HOST = 20
-"""Lines on the terminal about hosts that come and go, before there is one a minute."""
 
 log = logging.getLogger("everstep.launcher")
 
@@ -102,11 +98,12 @@ class HostsEngine:
         self._heirs = heirs
         self._earlier = earlier
         self._on_stop, self._job = on_stop, job
-        self._lines, self._said_at = float(LINES_PER_HOST * shape.num_hosts), time.monotonic()
         self._local = local
         self._run, self._spec, self._port = run, spec, port
         self._roster = Roster(shape, Known(session=HEAD, host=host, node_rank=node_rank), local, earlier)
         self._first = first
+        self._announcer = Announcer(first.say, shape.num_hosts)
+        self._sparing = Sparing(self._roster, local, lease_s, lambda host, node: self._lose_if_silent(host, node, 0))
         self._received = received
         self._ahead = ahead
         self._lease_s = lease_s
@@ -147,32 +144,13 @@ class HostsEngine:
     def evict(
         self, node: str, why: str = "", *, is_silent: bool = False, is_drill: bool = False, may_spare: bool = False
     ) -> str:
-        why_spared = self._spare(node) if may_spare else ""
+        why_spared = self._sparing.spare(node) if may_spare else ""
         if why_spared:
             return why_spared
         if not is_silent and not is_drill:
             self._give_up(node, why[:MAX_REASON_CHARS] or "it was evicted")
         self._end_node(node, "evict")
         return ""
-
-    def _spare(self, node: str) -> str:
-        """Why this node is only late. Its host is watched: the controller asks again later, and it may fall silent."""
-        host = self._roster.host_of(node)
-        if host is None:
-            late = self._local.find_late(node)
-            return late.says if late is not None else ""
-        why = host.why_spared(self._lease_s) if host.node == node else ""
-        if why:
-            self._watch_spared(host, node, time.monotonic() + SPARED_S)
-        return why
-
-    def _watch_spared(self, host: Host, node: str, until: float) -> None:
-        if host.node != node or self._roster.is_fenced(node) or self._over is not None:
-            return
-        if host.line is None or not host.is_heard_within(self._lease_s):
-            self._lose_if_silent(host, node, 0)
-        elif time.monotonic() < until:
-            asyncio.get_running_loop().call_later(ASK_S, self._watch_spared, host, node, until)
 
     def _give_up(self, node: str, why: str) -> None:
         """Use the node's machine for no other node: it is broken, or is needed elsewhere."""
@@ -322,15 +300,7 @@ class HostsEngine:
             self._say(host, "is not connected")
 
     def _say(self, host: Host, what: str) -> None:
-        """A host can come and go without end under new sessions: some lines for each host of the run, then one a
-        minute."""
-        now = time.monotonic()
-        most = LINES_PER_HOST * self._roster.shape.num_hosts
-        self._lines = min(most, self._lines + (now - self._said_at) / 60.0)
-        self._said_at = now
-        if self._lines >= 1.0:
-            self._lines -= 1.0
-            self._first.say(f"host {host.number}: {host.name} {what}")
+        self._announcer.say(f"host {host.number}: {host.name} {what}")
 
     def _hear(self, host: Host, message: FromHost) -> None:
         match message:
