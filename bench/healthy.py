@@ -28,6 +28,7 @@ from rich.console import Console
 
 from jobs.healthy_kinds import ONCE, STATE_ONLY, kinds_listed
 from jobs.healthy_run import Case, Told, as_json, run_case
+from measuring.containers import containers
 from measuring.figures import seconds, table
 from measuring.late_server import late_server
 from measuring.launched import end_on_sigterm
@@ -47,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(stderr=True)
     results: list[Told] = []
     with tempfile.TemporaryDirectory(prefix="everstep-bench-", ignore_cleanup_errors=True) as scratch:
-        with late_server() as server, burners(args.load):
+        beside = containers() if args.containers else contextlib.nullcontext()
+        with late_server() as server, burners(args.load), beside:
             root = Path(args.keep or scratch)
             run = partial(_run, root=root, server=server, prove=not args.no_proof)
             with contextlib.suppress(KeyboardInterrupt, SystemExit):
@@ -144,6 +146,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--times", type=int, default=5, metavar="N", help="irregularities (default %(default)s)")
     parser.add_argument("--jobs", type=int, default=6, metavar="N", help="programs side by side (default %(default)s)")
     parser.add_argument("--load", type=int, default=0, metavar="N", help="processes that burn a processor besides")
+    parser.add_argument("--containers", action="store_true", help="containers come and go meanwhile (root, iproute2)")
     parser.add_argument("--seed", type=int, default=0, help="of who and how long (default %(default)s)")
     parser.add_argument("--all", action="store_true", help="every combination of who and seconds")
     parser.add_argument("--no-proof", action="store_true", help="do not stop a rank at the end")
