@@ -3,8 +3,6 @@
 Times are seconds since the epoch, durations end in `_s`, what is not known is null and never 0.
 """
 
-from typing import Any
-
 import msgspec
 
 from everstep.goodput.buckets import Bucket
@@ -16,12 +14,11 @@ from everstep.report.now.status import at_risk, notes, step_s
 from everstep.report.parts.asked import Asked
 from everstep.report.parts.codes import CODES
 from everstep.report.parts.evidence import evidence_seq
+from everstep.report.parts.json_values import Json
 from everstep.report.parts.noted import last_progress
 from everstep.report.parts.phases import times_of
 from everstep.report.picture.heads import now_sentence
 from everstep.report.updates import updates_json
-
-Json = dict[str, Any]
 
 
 def status_json(view: RunView, goodput: Goodput, asked: Asked) -> Json:

@@ -253,7 +253,7 @@ class Runtime:
         try:
             from everstep.worker.link.watch import start
 
-            start(self.board, link)
+            start(self.board, link, self)
         except Exception as error:
             self.report_fault("watch", f"{type(error).__name__}: {error}")
 

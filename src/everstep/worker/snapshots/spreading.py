@@ -15,7 +15,7 @@ from everstep.errors import SnapshotError
 from everstep.worker.process.signals import came_from_signal
 
 if TYPE_CHECKING:
-    from everstep.checkpoint.persist.read.reading import Loaded
+    from everstep.checkpoint.persist.read.giving import Loaded
     from everstep.wire.frames import RankTells
 
 

@@ -13,8 +13,8 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from everstep.checkpoint.persist.form.form import PathItem, name_of
 from everstep.checkpoint.persist.form.numbering import Numbering
 from everstep.checkpoint.persist.form.paths import typed_path
+from everstep.checkpoint.persist.read.giving import Stateful
 from everstep.checkpoint.persist.read.opening import leaves_of
-from everstep.checkpoint.persist.read.reading import Stateful
 from everstep.errors import SnapshotError
 
 _SHOWN = 5

@@ -12,8 +12,9 @@ import msgspec
 
 from everstep.checkpoint.persist.form import form, metadata
 from everstep.checkpoint.persist.store import fencing
+from everstep.checkpoint.persist.store.found import Found
 from everstep.checkpoint.persist.store.retention import collect, committing, retain
-from everstep.checkpoint.persist.store.scanning import Found, find_steps
+from everstep.checkpoint.persist.store.scanning import find_steps
 from everstep.checkpoint.persist.store.storage import Storage, open_storage, sentence
 from everstep.errors import SnapshotError
 from everstep.version import __version__

@@ -19,7 +19,8 @@ from contextlib import contextmanager, suppress
 from everstep.checkpoint.persist.form import form
 from everstep.checkpoint.persist.store import fencing
 from everstep.checkpoint.persist.store.claims import Claim, is_claimed
-from everstep.checkpoint.persist.store.scanning import NO_FOLDER, NO_MANIFEST, Found, find_steps
+from everstep.checkpoint.persist.store.found import NO_FOLDER, NO_MANIFEST, Found
+from everstep.checkpoint.persist.store.scanning import find_steps
 from everstep.checkpoint.persist.store.storage import DISCARDED, REPLACED, FolderStorage, Storage
 
 _COLLECTING = "collecting"

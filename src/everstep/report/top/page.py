@@ -8,11 +8,11 @@ from unicodedata import combining, east_asian_width
 
 import msgspec
 
-from everstep.report.asjson import Json
-from everstep.report.now.top_ranks import rank_lines
 from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
+from everstep.report.parts.json_values import Json
 from everstep.report.parts.units import NOT_MEASURED, ago, count, duration, percent, plural, short_stamp
 from everstep.report.picture.schema import Lane
+from everstep.report.top.ranks import rank_lines
 
 ALL = 1000
 
