@@ -32,13 +32,13 @@ from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.arguments.settings import Settings, resolve
 from everstep.launcher.early_signals import EarlySignals
 from everstep.launcher.foreign.translating import Translated
-from everstep.launcher.hosts import token as tokens
-from everstep.launcher.hosts.place import claim
 from everstep.launcher.narration import Narration
 from everstep.launcher.output.notifying import end_notifier, start_exporter, start_notifier
 from everstep.launcher.output.room import Room
 from everstep.launcher.output.shown import check_streams
 from everstep.launcher.output.terminal import Terminal
+from everstep.launcher.reach import token as tokens
+from everstep.launcher.reach.place import claim
 from everstep.launcher.rundir.rundir import Prepared, prepare
 from everstep.launcher.showing import shown, tails_of
 from everstep.launcher.stores.stores import Stores, stores_for
@@ -77,9 +77,9 @@ def launch(asked: Translated) -> int:
 def _launch_on_hosts(settings: Settings, hosts: Hosts, signals: tuple[int, ...]) -> int:
     """Act as the first host if this host owns the endpoint and its run does not continue elsewhere, else as one that
     joins."""
-    from everstep.launcher.heirs.returning import find_led
     from everstep.launcher.hosts.first import First  # most runs have one host, and load none of this
-    from everstep.launcher.hosts.joining import join
+    from everstep.launcher.joining.joining import join
+    from everstep.launcher.succession.returning import find_led
 
     token = tokens.given(os.environ)
     meeting = claim(hosts)

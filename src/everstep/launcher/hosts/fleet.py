@@ -32,8 +32,8 @@ from everstep.launcher.heirs.asking import who
 from everstep.launcher.heirs.copying import Copying
 from everstep.launcher.heirs.proving import Acquaintances
 from everstep.launcher.heirs.willing import is_wished, misunderstood, refusal
-from everstep.launcher.hosts.munge import Either, MungeToken
-from everstep.launcher.hosts.place import interface_of
+from everstep.launcher.reach.munge import Either, MungeToken
+from everstep.launcher.reach.place import interface_of
 from everstep.launcher.rundir.rundir import Prepared
 from everstep.model.names import MachineName, own_machine_name
 from everstep.version import __version__

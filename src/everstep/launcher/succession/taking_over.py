@@ -26,14 +26,14 @@ from everstep.journal.runs import RunDir, register
 from everstep.launcher.arguments import checks
 from everstep.launcher.arguments.hosts import Hosts, shown
 from everstep.launcher.heirs.heir import Heir
-from everstep.launcher.heirs.waiting import ReadyAddress, Waiting
 from everstep.launcher.hosts.fleet import Fleet, Inherited
 from everstep.launcher.hosts.local_run import LocalRun
-from everstep.launcher.hosts.munge import MungeToken
 from everstep.launcher.output.terminal import Terminal
+from everstep.launcher.reach.munge import MungeToken
 from everstep.launcher.rundir.keys import Keys
 from everstep.launcher.rundir.rundir import Prepared, lock
 from everstep.launcher.stores.stores import Stores
+from everstep.launcher.succession.waiting import ReadyAddress, Waiting
 from everstep.launcher.supervise import End, Supervisor, TakenOver
 from everstep.linux.regular import read_regular
 from everstep.model.events import NodeJoined
