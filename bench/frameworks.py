@@ -42,7 +42,6 @@ class Row:
     forgets: bool = False  # it can be given a State of its weights alone
 
 
-# Megatron's dist_checkpointing stands still in its first save without CUDA, under torchrun too.
 ROWS = [
     Row("ds-zero1", "DeepSpeed ZeRO-1, bf16", "deepspeed_train.py --zero 1", forgets=True),
     Row("ds-zero2", "DeepSpeed ZeRO-2, bf16, offload", "deepspeed_train.py --zero 2 --offload", forgets=True),
@@ -52,17 +51,15 @@ ROWS = [
         "mcore-dp2",
         "Megatron-core, bf16, distributed optimizer, DP 2",
         "megatron_train.py",
-        has_own=False,
         forgets=True,
     ),
     Row(
         "mcore-tp2",
         "Megatron-core, bf16, distributed optimizer, TP 2",
         "megatron_train.py --tp 2",
-        has_own=False,
         forgets=True,
     ),
-    Row("mcore-pp2", "Megatron-core, fp32, PP 2 x DP 2", "megatron_train.py --pp 2 --dtype fp32", 4, has_own=False),
+    Row("mcore-pp2", "Megatron-core, fp32, PP 2 x DP 2", "megatron_train.py --pp 2 --dtype fp32", 4),
     Row("titan", "torchtitan, llama3 debug model, FSDP2", "torchtitan_train.py"),
     Row("pp-fsdp2", "pipelining 1F1B x FSDP2, DCP", "pipeline_train.py", 4),
     Row("pp-tp", "pipelining 1F1B x DTensor TP, DCP", "pipeline_train.py --inner tp", 4),
