@@ -46,7 +46,6 @@ def test_what_the_launcher_says_of_a_rank_is_no_change_of_the_programs():
     now["PYTHONHASHSEED"] = "3"  # for children
     changed = modules.variables_changed(before, now, IDENTITY)
     assert changed == {"HF_HOME": None, "TORCH_LOGS": "+all"}
-    now["PYTHONHASHSEED"] = "3"  # for children
 
 
 def test_how_long_an_import_took_is_a_number_of_seconds():

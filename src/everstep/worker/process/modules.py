@@ -42,7 +42,7 @@ _READ_ON_IMPORT = (
 """Prefixes of variables that libraries look at when they are imported."""
 
 _OF_CHILDREN = frozenset({"PYTHONHASHSEED"})
-"""Read by an interpreter when it starts, and by nothing that it imports: what seeds a program sets it for its children."""
+"""Read by an interpreter when it starts, and by nothing that it imports: a program sets it for its children."""
 
 
 def variables_changed(
