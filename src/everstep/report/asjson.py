@@ -1,4 +1,5 @@
-"""What the reading verbs print with --json. Pure; the keys are documented in docs/reading-a-run.md and only grow.
+"""Objects that the reading commands print with --json. Pure; the keys are documented in docs/reading-a-run.md and only
+grow.
 
 Times are seconds since the epoch, durations end in `_s`, what is not known is null and never 0.
 """

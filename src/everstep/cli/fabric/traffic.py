@@ -1,4 +1,4 @@
-"""What each job sends over each link, second by second: predicted from its collectives, beside what the ports counted.
+"""Traffic of each job on each link, second by second: predicted from its collectives, beside what the ports counted.
 
 everstep fabric traffic lab.toml --runs runs/a runs/b --counters counted.jsonl
 everstep fabric traffic lab.toml --runs runs/a --counters n*.jsonl --live        again every second, until Ctrl-C

@@ -62,7 +62,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 class _Screen:
-    """What the person chose so far, key by key."""
+    """State of the screen: what the user has chosen so far, key by key."""
 
     def __init__(self, view: str) -> None:
         self.look = Look(view=view)

@@ -23,7 +23,7 @@ _DIES_AFTER_S = 1.0
 
 
 class Fleet(Protocol):
-    """What faults strike, and how they are noticed there."""
+    """The simulated fleet as faults see it: where they strike, and how they are noticed there."""
 
     setup: Setup
     now: float
@@ -89,7 +89,8 @@ class Trouble:
         return slot, unit
 
     def recur(self, begun_at: float) -> None:
-        """What was not cured comes again: of the code before the first step is done, of machines after a while."""
+        """Schedule faults that were not cured to recur: those of the code before the first step is done, those of
+        machines after a while."""
         for fault in self._in_code:
             if fault.version != self.version:
                 continue
@@ -179,7 +180,8 @@ class Trouble:
         )
 
     def note_rule(self, rule: str) -> None:
-        """What was done because of the faults that showed since the last start."""
+        """Record `rule` as the response to the faults that showed since the last start; for a change of the program,
+        "merge-update"."""
         for fault in self.shown:
             fault.rules.append("merge-update" if fault.cause.sign is Sign.CHANGE else rule)
         self.shown = []
