@@ -211,7 +211,7 @@ def _supervise(
 
 
 def _beside_the_start(prepared: Prepared, terminal: Terminal) -> None:
-    """What takes long and nothing waits for; of lower priority than the ranks."""
+    """Do what takes long and nothing waits for, at a lower priority than the ranks."""
     if crowded := checks.crowded(prepared.file.spec.world_size):
         terminal.say(crowded)
     with contextlib.suppress(OSError):
@@ -243,7 +243,8 @@ def header(prepared: Prepared, port: int) -> list[str]:
 
 
 def _token(prepared: Prepared, fd: int = 2) -> str:
-    """What makes the link open the page; not in a file that other users may read, as a batch system's log often is."""
+    """Return the query that makes the link open the page. If a file that other users may read takes the output, as a
+    batch system's log often does, the query names the token's file instead of the token."""
     with contextlib.suppress(OSError):
         found = os.fstat(fd)
         if stat.S_ISREG(found.st_mode) and found.st_mode & 0o044:

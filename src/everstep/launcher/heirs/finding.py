@@ -43,7 +43,7 @@ _MAX_PLACES = 64
 
 
 class Noted:
-    """What this machine remembers of the newest run at an endpoint."""
+    """This machine's record of the newest run at an endpoint."""
 
     def __init__(self, found: succession.Succession, folder: Path, endpoints: frozenset[Place]) -> None:
         self.endpoints = endpoints

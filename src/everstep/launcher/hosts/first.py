@@ -1,4 +1,4 @@
-"""What the first host has before its run is prepared: the endpoint's socket, and the token if the user gave one."""
+"""Resources of the first host before its run is prepared: the endpoint's socket, and the token if the user gave one."""
 
 import socket
 from collections.abc import Callable

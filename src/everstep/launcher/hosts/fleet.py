@@ -46,7 +46,7 @@ CONFIRMED_WITHIN = 0.6
 
 
 class Inherited(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host that takes over for another one has from before."""
+    """The state that a host brings along from before when it takes over for another one."""
 
     epoch: int
     own: Voter
@@ -306,8 +306,8 @@ def nodes_of(step: SlurmStep) -> tuple[str, ...]:
 
 
 def end_signal(hosts: Hosts) -> int:
-    """What ends our own processes in order. Slurm sends SIGTERM to every process of a step when the job is to end, and
-    the agents are to keep the last step until it is saved."""
+    """Return the signal that ends our own processes in order. Slurm sends SIGTERM to every process of a step when the
+    job is to end, and the agents are to keep the last step until it is saved."""
     return signal.SIGTERM if hosts.slurm is None else signal.SIGUSR2
 
 

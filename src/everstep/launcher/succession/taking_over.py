@@ -54,7 +54,7 @@ SLACK_S = 0.3
 
 
 class Here(msgspec.Struct, frozen=True, kw_only=True):
-    """What this host has, as one that joined."""
+    """Resources of this host, as one that joined."""
 
     hosts: Hosts
     local: LocalRun
@@ -107,7 +107,7 @@ async def take_over(here: Here, epoch: int) -> End:
 
 
 def _inherited(here: Here, epoch: int) -> Inherited:
-    """What the other hosts know of this one, and it of them."""
+    """Return what the other hosts know of this one, and this one of them."""
     heir, waiting = here.heir, here.waiting
     assert heir.legacy is not None
     assert heir.roster is not None
@@ -137,7 +137,7 @@ def _prepared(local: LocalRun, legacy: Legacy, lock_fd: int) -> Prepared:
 
 
 def _taken_over(here: Here, epoch: int) -> TakenOver:
-    """What of the run is on this host, or lost with the first one."""
+    """Return what of the run is on this host, or lost with the first one."""
     heir, waiting, policy = here.heir, here.waiting, here.local.file.policy
     return TakenOver(
         epoch=epoch,

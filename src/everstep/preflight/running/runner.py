@@ -27,7 +27,7 @@ _TAIL_BYTES = 2000
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """What is going on, for people."""
+    """The state of a running check, for people."""
 
     check: Check
     done: int

@@ -21,7 +21,8 @@ def is_comparable(thing: object) -> bool:
 
 
 def _comparable(thing: Any, state: Any) -> Any:  # noqa: ANN401 - a state dict
-    """What of a state dict a restore gives back at once: all, unless what stands for the object says otherwise."""
+    """Return the part of a state dict that a restore gives back at once: all of it, unless the object has its own
+    `comparable`."""
     reduce = getattr(thing, "comparable", None)
     return state if reduce is None or isinstance(thing, (torch.nn.Module, torch.optim.Optimizer)) else reduce(state)
 

@@ -47,7 +47,7 @@ _MIN_OBJECT = len("{}") + 1
 
 
 class Keeping(Protocol):
-    """What the thread needs of a rank that takes part in the run."""
+    """The interface that the watch thread needs of a rank that takes part in the run."""
 
     save_now: "Callable[[float], tuple[int | None, str]] | None"
     hold: "Hold"

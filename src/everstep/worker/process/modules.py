@@ -1,4 +1,4 @@
-"""Which modules of this process a waiting twin may import ahead: the standard library's and site-packages' only.
+"""Modules of this process that a waiting twin may import ahead: the standard library's and site-packages' only.
 
 The user's own files are never among them: they may change between generations, and importing them has effects that
 belong to the user's program. Pure reading of `sys.modules`; called once by the runtime after the first step.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Runtime(Protocol):
-    """What of `worker.link.runtime.Runtime` is used here."""
+    """The part of `worker.link.runtime.Runtime` that is used here."""
 
     rank: int
     world_size: int

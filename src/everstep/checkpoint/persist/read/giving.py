@@ -18,7 +18,7 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What `load_into` found besides the objects' state."""
+    """Findings of `load_into` besides the objects' state."""
 
     step: int | None  # None: a checkpoint that does not say (torch.distributed.checkpoint's own)
     random: Any = None  # for worker.digests.random_state.restore; None: not known for this rank

@@ -1,6 +1,6 @@
-"""What a persistent tier holds, quickly: manifests only, no torch.
+"""A quick scan of a persistent tier: manifests only, no torch.
 
-Answers: which checkpoints can be restored from here, and why are the others none. Whether every byte is right is
+Answers: which checkpoints can be restored from here, and why the others cannot. Whether every byte is right is
 `verifying`'s question. Called by the launcher at the start of a run, by `everstep ckpt ls` and by retention.
 """
 

@@ -120,7 +120,8 @@ class Shards:
                 buffer.copy_(state["buffers"][name])
 
     def comparable(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """What of a state dict a restore gives back at once: whole parameters are gathered when they are needed."""
+        """Return the part of a state dict that a restore gives back at once: whole parameters are gathered when they
+        are needed."""
         return {name: value for name, value in state.items() if name != "whole"}
 
     def _parameters(self) -> dict[str, Any]:
