@@ -66,8 +66,8 @@ def paused(why: str = "") -> "Context":
 
 def busy(why: str = "", limit_s: float | None = None) -> "Context":
     """Announce work that may take long and is no hang: an upload, a download, a conversion. `everstep status` shows
-    `why` and for how long. A rank that dies or is stopped meanwhile is seen as ever. After `limit_s`, if given, it is judged
-    like any other."""
+    `why` and for how long. A rank that dies or is stopped meanwhile is seen as ever. After `limit_s`, if given, it is
+    judged like any other."""
     return Busy(why, limit_s)
 
 

@@ -41,8 +41,9 @@ _READ_ON_IMPORT = (
 )  # fmt: skip
 """Prefixes of variables that libraries look at when they are imported."""
 
-_OF_CHILDREN = frozenset({"PYTHONHASHSEED"})
-"""Read by an interpreter when it starts, and by nothing that it imports: a program sets it for its children."""
+_READ_LATER = ("PYTHONHASHSEED", "ACCELERATE_USE_", "ACCELERATE_MIXED_PRECISION", "ACCELERATE_DEEPSPEED_")
+"""Prefixes of some of those that no import reads: programs set them for their children, and Trainer for the Accelerator
+that it makes."""
 
 
 def variables_changed(
@@ -51,8 +52,8 @@ def variables_changed(
     """Those that a library may have looked at when it was imported after `before`, and what they are now. Where an
     import ahead does not lead to the same values by itself, the program has set them, and it would be another thing.
     `but`: what the launcher says of a rank is no program's doing, and differs from one generation to the next."""
-    names = [name for name in sorted({*before, *now} - _OF_CHILDREN) if name.startswith(_READ_ON_IMPORT)]
-    names = [name for name in names if name.encode() not in but]
+    names = [name for name in sorted({*before, *now}) if name.startswith(_READ_ON_IMPORT) and name.encode() not in but]
+    names = [name for name in names if not name.startswith(_READ_LATER)]
     return {name: now.get(name) for name in names if before.get(name) != now.get(name)}
 
 
