@@ -179,7 +179,12 @@ def load():
     found = torch.load(folder / f"rank-{RANK}.pt", weights_only=False)
     bare.load_state_dict(found["model"], strict=False)
     optimizer.load_state_dict(found["optimizer"])
+    states = [each for one in optimizer.chained_optimizers for each in one.optimizer.state.values()]
+    for each in states:  # Megatron's loader knows the state of Apex's Adam; torch's has its count of steps there
+        each.pop("step", None)
     optimizer.load_parameter_state(str(folder / PARAMETERS))
+    for each in states:
+        each["step"] = torch.tensor(float(found["step"] + 1))
     scheduler.load_state_dict(found["scheduler"])
     return found["step"] + 1
 
