@@ -41,9 +41,11 @@ _READ_ON_IMPORT = (
 )  # fmt: skip
 """Prefixes of variables that libraries look at when they are imported."""
 
-_READ_LATER = ("PYTHONHASHSEED", "ACCELERATE_USE_", "ACCELERATE_MIXED_PRECISION", "ACCELERATE_DEEPSPEED_")
-"""Prefixes of some of those that no import reads: programs set them for their children, and Trainer for the Accelerator
-that it makes."""
+_READ_LATER = (
+    "PYTHONHASHSEED", "ACCELERATE_USE_", "ACCELERATE_MIXED_PRECISION", "ACCELERATE_DEEPSPEED_", "TORCH_FR_", "TORCH_NCCL_",
+)  # fmt: skip
+"""Prefixes of some of those that no import reads: programs set them for their children, for the process groups that they
+make, and Trainer for its Accelerator."""
 
 
 def variables_changed(
