@@ -42,10 +42,11 @@ _READ_ON_IMPORT = (
 """Prefixes of variables that libraries look at when they are imported."""
 
 _READ_LATER = (
-    "PYTHONHASHSEED", "ACCELERATE_USE_", "ACCELERATE_MIXED_PRECISION", "ACCELERATE_DEEPSPEED_", "TORCH_FR_", "TORCH_NCCL_",
+    "ACCELERATE_DEEPSPEED_", "ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_", "PYTHONHASHSEED", "TORCH_FR_",
+    "TORCH_NCCL_",
 )  # fmt: skip
-"""Prefixes of some of those that no import reads: programs set them for their children, for the process groups that they
-make, and Trainer for its Accelerator."""
+"""Prefixes of some of those that no import reads: programs set them for their children and for the process groups that
+they make, and Trainer for its Accelerator."""
 
 
 def variables_changed(
