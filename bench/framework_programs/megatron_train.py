@@ -182,7 +182,8 @@ def load():
     states = [each for one in optimizer.chained_optimizers for each in one.optimizer.state.values()]
     for each in states:  # Megatron's loader knows the state of Apex's Adam; torch's has its count of steps there
         each.pop("step", None)
-    optimizer.load_parameter_state(str(folder / PARAMETERS))
+    with torch.no_grad():  # in fp32 it writes into the parameters themselves
+        optimizer.load_parameter_state(str(folder / PARAMETERS))
     for each in states:
         each["step"] = torch.tensor(float(found["step"] + 1))
     scheduler.load_state_dict(found["scheduler"])
