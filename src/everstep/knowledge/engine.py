@@ -36,6 +36,8 @@ _LEVEL_WITHIN_BYTES = 160
 """A log level stands near the begin of a line; further on it is a part of what is said."""
 
 _CONTEXT = rb"(?i:error|exception|fatal|fail|critical|panic|traceback|abort|cannot|denied|unable)|^E\d{4} |\bE: "
+_LOGGED_AS_ERROR = re.compile(rb"(?:^|\) )(?:ERROR|CRITICAL) \d\d-\d\d \d\d:")
+"""A prefix that is taken off the message, and says what the message need not say again."""
 _OF_PROGRAMS = frozenset({"storage", "network", "python", "training", "pytorch_dist", "nccl"})
 """Components of programs and their libraries: a request that is retried is no fault yet."""
 _FORK = re.compile(rb"\b(?:CCOM|BKCL|[A-GI-MO-QS-Z]CCL)(?= (?:WARN|INFO|ERROR|TRACE) )")
@@ -57,6 +59,7 @@ _OF_FILES = frozenset({"fs", "storage", "disk"})
 _CALM = (
     rb"(?: - |\[|\|)\s{0,4}(?:INFO|DEBUG|TRACE)\s{0,4}(?: - |\]|\|)"
     rb"|\] (?:INFO|DEBUG):? |\d (?:INFO|DEBUG) |^(?:INFO|DEBUG):"
+    rb"|(?:^|\) )(?:INFO|DEBUG|WARNING) \d\d-\d\d \d\d:"
     rb"|level=(?:info|debug)|\bNCCL (?:INFO|TRACE)\b|^\[?I\d{3,4} |\[I [\w./]{1,80}\.(?:cpp|cc|h|hpp|cu)\b"
 )
 """A program logged this line as information: whatever words it contains, nothing failed."""
@@ -210,12 +213,15 @@ class Engine:
             is_information = (coped and not _spoken_by_drivers(signature)) or (calm and not signature.any_level)
             if is_information and signature.action.acts:
                 continue
-            if signature.context and not in_traceback and self._context.search(message) is None:
+            if signature.context and not in_traceback and not self._speaks_of_an_error(message, head):
                 continue
             if index in self._negatives and self._negatives[index].search(line) is not None:
                 continue
             best = signature
         return best
+
+    def _speaks_of_an_error(self, message: bytes, head: bytes) -> bool:
+        return self._context.search(message) is not None or _LOGGED_AS_ERROR.search(head) is not None
 
     def is_calm(self, line: bytes, message: bytes) -> bool:
         """Whether this line was logged as information or as a warning, and not by a library that logs its errors so, or

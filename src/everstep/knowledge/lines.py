@@ -23,7 +23,10 @@ _RANK_TAG = re.compile(
     rb"|(\d{1,6}): "  # srun --label
     rb"|\[\d{1,6},(\d{1,7})\]<std(?:out|err|diag)>:\s?"  # mpirun --tag-output
     rb"|[0-9a-f]{8} \[rank=(\d{1,7})\] \|\| ?"  # determined
-    rb"|\((?:\w{1,40} )?pid=\d{1,9}(?:, ip=[\d.]{7,15})?\)\s?"  # ray
+    rb"|\((?:[\w.:\[\]/-]{1,40} ){0,3}pid=\d{1,9}(?:, ip=[\d.:a-f]{3,39})?\)\s?"  # ray, vLLM
+    rb"|\([A-Za-z]\w{2,40}(?:, ip=[\d.:a-f]{3,39})?\) (?=\S)"  # ray's own daemons, wrappers of a program's parts
+    rb"|\[std(?:out|err)\]:?\s?"  # Azure ML
+    rb"|[\w.-]{1,63}[-_]\d{1,4} {1,40}\| (?=\S)"  # docker compose
 )
 _HOST_TAG = re.compile(
     rb"(?:[a-z][a-z0-9.]{0,40}-[a-z0-9.-]{0,60}|\d{1,3}(?:\.\d{1,3}){3}): (?=\S)"
@@ -50,6 +53,7 @@ _OTHER = re.compile(
     rb"|> "  # quoted
     rb"|std(?:out|err): "  # accelerate, pdsh wrappers
     rb"|(?:(?:\[|- |: ?)?(?:ERROR|CRITICAL|FATAL|Error)(?:\]|:| -) )"
+    rb"|(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d{1,6}\] ?"  # vLLM, and what is built on it
 )
 _MONTHS = {m.encode(): n for n, m in enumerate(("Jan", "Feb", "Mar", "Apr", "May", "Jun"), 1)} | {
     m.encode(): n for n, m in enumerate(("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), 7)
