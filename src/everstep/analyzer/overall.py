@@ -31,7 +31,8 @@ _TIMED_OUT = "nccl_timeout"
 _COSTS = frozenset({_TIMED_OUT, "process_aborted", "segfault", "bus_error_rank"})
 """What costs a job its exit code, or the time of its machines, although its training was over."""
 _RAN = re.compile(r"ran for (\d{1,12}) milliseconds")
-_KILLED = re.compile(r"exitcode ?: -9\b|\bSIGKILL\b|[Ss]ignal:? 9\b|\bKilled\b")
+_HOST_OOM = "host_oom"
+_KILLED = re.compile(r"exitcode ?: -9\b|\breturn code = -9\b|\bSIGKILL\b|[Ss]ignal:? 9\b|\bKilled\b")
 
 
 def overall(case: Case, series: Mapping[str, Sequence[Point]], known: Sequence[Known] = ()) -> Diagnosis:
@@ -51,6 +52,9 @@ def overall(case: Case, series: Mapping[str, Sequence[Point]], known: Sequence[K
         if supposed is not None and (said is None or said.name in _TELLS_AN_END):
             return _by_exception(supposed, known, hang)
         if said is not None:
+            starved = next((each for each in known if each.name == _HOST_OOM), None)
+            if starved is not None and _KILLED.search(_reported(said.text)):
+                return _by_signature(msgspec.structs.replace(starved, is_root=False), known, hang)
             return _by_consequence(said, known, hang)
         if small is not None and not any(series.values()):
             return _by_signature(msgspec.structs.replace(small, is_root=False), known, hang)

@@ -14,6 +14,7 @@ from everstep.knowledge.matcher import Matcher
 from everstep.knowledge.signature import Action, Role, Severity
 
 MAX_KNOWN = 12
+HOST_OOM = "host_oom"
 LAST_LINES = 3
 """So near to the end of a log a traceback ended the program, also where no launcher says so."""
 
@@ -61,6 +62,8 @@ class KnownLines:
             told = [finding for finding in ordered if _is_worth_watching(finding)][:1]
         first = [_known(_with_rank(cause, ordered), is_cause=True)] if cause is not None else []
         has_ended = any(is_consequence(finding) for finding in told)
+        if has_ended:
+            told = [*told[: MAX_KNOWN - 1], *[finding for finding in ordered if _is_starved(finding)][:1]]
         return (*first, *(_known(_with_rank(f, ordered), has_ended=has_ended) for f in told[:MAX_KNOWN]))
 
 
@@ -69,6 +72,11 @@ def _is_worth_watching(finding: Finding) -> bool:
     is_small = finding.severity is Severity.INFO and finding.role in (Role.ROOT, Role.EITHER)
     is_said = finding.action is Action.MONITOR and not finding.note
     return is_small and is_said and not (finding.moved_on or finding.is_calm or finding.finished_line)
+
+
+def _is_starved(finding: Finding) -> bool:
+    """Whether a program noted before its end that the host had hardly any memory left."""
+    return finding.klass == HOST_OOM and finding.severity is Severity.INFO and not finding.moved_on
 
 
 def _with_rank(finding: Finding, ordered: list[Finding]) -> Finding:
