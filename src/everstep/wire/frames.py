@@ -247,6 +247,13 @@ class Import(TypedDict):
     changed: dict[str, str | None]
 
 
+class Adopt(TypedDict):
+    """After the death of the twin's agent, by the next one, whose child it is. Answered by `here`."""
+
+    do: Literal["adopt"]
+    agent: Annotated[int, "process id"]
+
+
 # -- twin -> agent -----------------------------------------------------------------------------------------------------
 
 TwinSays = TypedDict(
@@ -261,8 +268,8 @@ TwinSays = TypedDict(
         "failed": NotRequired[Annotated[dict[str, str], "`ready`: by module, the error"]],
     },
 )
-TwinSays.__doc__ = """`here` once, unasked. With `awake` comes the link of the process that continues, with `split` the
-    socket of the other twin."""
+TwinSays.__doc__ = """`here` once, unasked, and after `Adopt`. With `awake` comes the link of the process that
+    continues, with `split` the socket of the other twin."""
 
 
 # -- agent -> watch thread, on a socket of its own: each is answered by an `Answer` with the same number ---------------
@@ -376,21 +383,71 @@ class ControllerIs(TypedDict):
     controller: ControllerWord
 
 
+# -- agent -> the agent after it, through a mailbox (agent/processes/mailbox.py) ---------------------------------------
+
+
+class ParkedTwin(TypedDict):
+    local_rank: int
+    pid: int
+    stage: str
+    stdout: Annotated[str, "file with what the program had written when the twin was left"]
+    stderr: str
+    out_bytes: Annotated[int | None, "of it; None: all"]
+    err_bytes: int | None
+    reads: int
+    is_last: bool
+    has_imported: bool
+    placed: Annotated[int, "which of the memfds has the program, its arguments and its environment"]
+
+
+class Parked(TypedDict):
+    """The twins that wait. With the agent's end of each one's socket, in this order, and after them the memfds."""
+
+    twins: list[ParkedTwin]
+
+
+# -- launcher <-> holders of an agent (agent/processes/holding.py), over --holders-fd ----------------------------------
+
+
+class AgentIs(TypedDict):
+    """The line is there, and its last process is the agent."""
+
+    agent: Annotated[int, "process id"]
+
+
+class AgentEnded(TypedDict):
+    """Nothing that it left runs but its twins and its warden."""
+
+    ended: Annotated[int, "process id; another one than the agent's: one of the line has ended"]
+    at: float
+    code: int | None
+    signal: int | None
+    next: Annotated[int, "process that can be the next agent; 0: none, the line is of no more use"]
+
+
+class BeAgent(TypedDict):
+    """With the file for its log and the agent's end of its line to the keeper."""
+
+    be: Annotated[list[str], "arguments, without --keeper-fd"]
+
+
 RankTells: TypeAlias = (
     Mark | Begins | Listens | Modules | AskMemory | Fault | Incomplete | RestoreFailed | SizeFixed | Numbers | Digest
     | Counts | Drilled | TwinLeft | NoTwin | Examined
 )  # fmt: skip
-ToTwin: TypeAlias = Wake | Split | ForkAhead | Import
+ToTwin: TypeAlias = Wake | Split | ForkAhead | Import | Adopt
 ToWatch: TypeAlias = Dump | Stacks | Entered | Save | HoldStep
 
 CONVERSATIONS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("Agent to rank", (Assign, Drill, Memory)),
     ("Rank to agent", (Mark, Begins, Listens, Modules, AskMemory, Fault, Incomplete, RestoreFailed, SizeFixed, Numbers,
                        Digest, Counts, Drilled, TwinLeft, NoTwin, Examined)),
-    ("Agent to twin", (Wake, Split, ForkAhead, Import)),
+    ("Agent to twin", (Wake, Split, ForkAhead, Import, Adopt)),
     ("Twin to agent", (TwinSays,)),
     ("Agent to watch thread", (Dump, Stacks, Entered, Save, HoldStep)),
     ("Watch thread to agent", (Spill, Answer)),
     ("Agent and launcher", (Keep, Kept, Runs, Beat, ControllerIs)),
+    ("Agent and the agent after it", (Parked,)),
+    ("Launcher and holders of an agent", (AgentIs, AgentEnded, BeAgent)),
 )  # fmt: skip
 """Which side sends what, in the order of the page."""

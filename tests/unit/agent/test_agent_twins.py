@@ -90,7 +90,10 @@ def play(story: Callable[[Machine, Twins], Awaitable[None]], ranks: int = 4) -> 
         machine = Machine()
         news: list[None] = []
         twins = Twins(
-            machine, SimpleNamespace(tell_session=print, note_news=lambda: news.append(None), note_proven=print)
+            machine,
+            SimpleNamespace(
+                tell_session=print, note_news=lambda: news.append(None), note_proven=print, note_idle=lambda idle: None
+            ),
         )
         for local_rank in range(ranks):
             told = {"stage": "at the rendezvous"}

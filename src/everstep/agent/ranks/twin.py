@@ -72,6 +72,10 @@ class Twin:
         """The process that it has forked ahead, which continues when the rank has to come back; 0: none."""
         self.num_modules = 0
         self.has_imported = False
+        self.outlives = True
+        """It may serve the next agent if this one is killed: it has nothing that this one reads."""
+        self.num_asked = 0
+        """Requests whose answers are still to come."""
         self.told_at = time.monotonic()
         self.why_over = ""
         self._answers: asyncio.Queue[tuple[local.Frame, list[int]]] = asyncio.Queue()
@@ -111,6 +115,16 @@ class Twin:
                 await self.is_here.wait()
         except TimeoutError:
             return
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits, and nothing is on its way from or to it."""
+        return bool(self.pid) and self.is_here.is_set() and not self.why_over and not self.num_asked
+
+    @property
+    def is_heritable(self) -> bool:
+        """Whether another agent could be given it now."""
+        return self.outlives and self.is_idle
 
     @property
     def is_busy(self) -> bool:

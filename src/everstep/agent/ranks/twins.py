@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +22,8 @@ from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks.twin import APPEAR_S, Awake, Prefix, Twin
 from everstep.agent.versions.placing import Placed
 from everstep.linux.children import Ended
+from everstep.wire import local
+from everstep.wire.frames import ToTwin
 
 WAKE_S = 10.0
 """A twin answers within milliseconds; one that is starved or swapped out is not waited for."""
@@ -54,6 +56,9 @@ class TwinOwner(Protocol):
 
     def note_proven(self, told: Ahead) -> None:
         """A twin has imported all of it."""
+
+    def note_idle(self, idle: Sequence[tuple[int, Twin]]) -> None:
+        """These twins wait, with their local ranks: they could serve another agent if this one were killed."""
 
 
 class Twins:
@@ -110,10 +115,17 @@ class Twins:
         """A process that runs the program until it asks who it is, and is a twin from then on."""
         prefix = Prefix(stdout=out, stderr=err)
         twin = Twin(sock, stage="spare", placed=placed, prefix=prefix)
-        twin.pid = pid
+        twin.pid, twin.outlives = pid, False  # it writes to memory of this agent
         twin.on_here = functools.partial(self._on_spare, local_rank)
         twin.on_gone = functools.partial(self._on_gone, local_rank)
         self._reaper.watch(pid, functools.partial(self._on_end, local_rank, twin))
+
+    def adopt(self, local_rank: int, twin: Twin) -> None:
+        """A twin that waited when its agent was killed. It is this process's child."""
+        twin.on_here = functools.partial(self._on_adopted, local_rank)
+        twin.on_gone = functools.partial(self._on_gone, local_rank)
+        self._twins.setdefault(local_rank, []).append(twin)
+        twin.channel.send({"do": "adopt", "agent": os.getpid()})
 
     def refuse(self, local_rank: int, why: str) -> None:
         """The rank cannot leave the twin that it wanted to leave; an earlier one may be there."""
@@ -150,7 +162,7 @@ class Twins:
                 continue
             self._num_waking += 1
             try:
-                answer, fds = await twin.ask({"do": "wake", "env": dict(env)}, WAKE_S)
+                answer, fds = await self._ask(twin, {"do": "wake", "env": dict(env)}, WAKE_S)
             except TimeoutError:
                 answer, fds = {"is": "over"}, []
             finally:
@@ -165,6 +177,26 @@ class Twins:
             self._drop(local_rank, twin)
         self._why_not[local_rank] = why
         return why
+
+    async def _ask(self, twin: Twin, frame: ToTwin, timeout_s: float) -> tuple[local.Frame, list[int]]:
+        """Ask a twin that another agent might inherit: not while an answer is on its way, which it would take for its
+        own. Raises TimeoutError."""
+        twin.num_asked += 1
+        self._show_idle()
+        try:
+            answer = await twin.ask(frame, timeout_s)
+        except TimeoutError:
+            twin.num_asked += 1  # an answer may come yet
+            raise
+        finally:
+            twin.num_asked -= 1
+            self._show_idle()
+        return answer
+
+    def _show_idle(self) -> None:
+        self._owner.note_idle(
+            [(local_rank, twin) for local_rank, twins in self._twins.items() for twin in twins if twin.is_heritable]
+        )
 
     def _is_ours(self, twin: Twin, pid: int) -> bool:
         """Whether this twin has just forked the process, or did so ahead of time. It is unwatched afterwards."""
@@ -187,7 +219,7 @@ class Twins:
     async def _fork_ahead(self, twin: Twin) -> None:
         self._num_waking += 1
         try:
-            answer, fds = await twin.ask({"do": "ahead"}, WAKE_S)
+            answer, fds = await self._ask(twin, {"do": "ahead"}, WAKE_S)
         except TimeoutError:
             return
         finally:
@@ -224,6 +256,7 @@ class Twins:
                 left = left[at + 1 :]
             for twin in self._twins.get(local_rank, [])[-1:]:
                 twin.has_imported = True
+            self._show_idle()
             self._owner.note_proven(what)
 
     def _to_import(self, local_rank: int) -> Twin | None:
@@ -241,7 +274,7 @@ class Twins:
             return None
         twin.has_imported = True
         try:
-            answer, fds = await twin.ask({"do": "split"}, WAKE_S)
+            answer, fds = await self._ask(twin, {"do": "split"}, WAKE_S)
         except TimeoutError:
             return None
         if answer.get("is") != "split" or not fds:
@@ -254,6 +287,7 @@ class Twins:
             reads=twin.reads,
             is_last=twin.is_last,
         )
+        ahead.outlives = twin.outlives
         self._making[local_rank] = ahead
         ahead.on_here = functools.partial(self._watch, local_rank)
         is_used = False
@@ -344,6 +378,13 @@ class Twins:
             for earlier in [each for each in self._twins.get(local_rank, []) if each is not twin]:
                 if earlier.is_here.is_set():
                     self._drop(local_rank, earlier)
+        self._show_idle()
+        self._owner.note_news()
+
+    def _on_adopted(self, local_rank: int, twin: Twin) -> None:
+        self._watch(local_rank, twin)
+        self._why_not.pop(local_rank, None)
+        self._show_idle()
         self._owner.note_news()
 
     def _on_gone(self, local_rank: int, twin: Twin) -> None:
@@ -371,6 +412,7 @@ class Twins:
         for pid in (twin.pid, twin.pid_ahead):
             if pid:
                 reaping.kill(pid, signal.SIGKILL)
+        self._show_idle()
 
 
 def _on_end_ahead(twin: Twin, _: Ended) -> None:
