@@ -16,7 +16,7 @@ from pathlib import Path
 from everstep.engines.children import Child, Children, open_log, wait_ended
 from everstep.linux.children import Ended
 from everstep.wire import local
-from everstep.wire.frames import BeAgent
+from everstep.wire.launcher_frames import BeAgent
 
 HOLDERS = 4
 """Deaths of agents in a row that twins outlive. Each holder is a copy of the agent's interpreter that shares its

@@ -27,7 +27,7 @@ from everstep.linux.children import Ended, take_ended, wait_for
 from everstep.linux.parent import HOLDER, WARDEN, adopt_orphans, call_this, die_with_parent
 from everstep.probes.tracker import LIMIT_S, is_tracker
 from everstep.wire import local
-from everstep.wire.frames import AgentEnded, AgentIs, Parked
+from everstep.wire.launcher_frames import AgentEnded, AgentIs, Parked
 
 CLEAR_S = 3.0
 """What an agent left has to end within this time. Otherwise the line gives up, and the launcher ends the rest: a

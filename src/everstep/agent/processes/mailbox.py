@@ -11,7 +11,7 @@ import socket
 from collections.abc import Sequence
 
 from everstep.wire import local
-from everstep.wire.frames import Parked
+from everstep.wire.launcher_frames import Parked
 
 _MOST_BYTES = 1 << 20
 

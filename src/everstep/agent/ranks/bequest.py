@@ -17,7 +17,7 @@ from everstep.agent.processes.holding import Line
 from everstep.agent.ranks.twin import Prefix, Twin
 from everstep.agent.ranks.warden import Warden
 from everstep.agent.versions.placing import Placed
-from everstep.wire.frames import Parked, ParkedTwin
+from everstep.wire.launcher_frames import Parked, ParkedTwin
 
 _log = logging.getLogger(__name__)
 

@@ -12,18 +12,16 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from everstep.agent.processes import reaping
 from everstep.agent.processes.ahead import Ahead
 from everstep.agent.processes.reaping import Reaper
-from everstep.agent.ranks.twin import APPEAR_S, Awake, Prefix, Twin
+from everstep.agent.ranks.twin import APPEAR_S, Awake, Prefix, Twin, TwinOwner
 from everstep.agent.versions.placing import Placed
 from everstep.linux.children import Ended
-from everstep.wire import local
-from everstep.wire.frames import ToTwin
 
 WAKE_S = 10.0
 """A twin answers within milliseconds; one that is starved or swapped out is not waited for."""
@@ -43,22 +41,6 @@ MAX_SPOILED = 8
 NO_TWIN = "the rank has left no twin yet"
 
 _log = logging.getLogger(__name__)
-
-
-class TwinOwner(Protocol):
-    """The owner of the twins, which prepares what a node comes back from."""
-
-    def tell_session(self, pid: int) -> None:
-        """Report that a process leads a session of its own, and waits: it must not outlive the agent."""
-
-    def note_news(self) -> None:
-        """There is a twin more, or one less."""
-
-    def note_proven(self, told: Ahead) -> None:
-        """A twin has imported all of it."""
-
-    def note_idle(self, idle: Sequence[tuple[int, Twin]]) -> None:
-        """These twins wait, with their local ranks: they could serve another agent if this one were killed."""
 
 
 class Twins:
@@ -107,6 +89,7 @@ class Twins:
             os.close(fd)
             raise
         twin = Twin(sock, stage=stage, placed=placed, prefix=prefix, reads=reads, is_last=is_last)
+        twin.on_change = self._show_idle
         twin.on_here = functools.partial(self._on_here, local_rank)
         twin.on_gone = functools.partial(self._on_gone, local_rank)
         self._twins.setdefault(local_rank, []).append(twin)
@@ -122,6 +105,7 @@ class Twins:
 
     def adopt(self, local_rank: int, twin: Twin) -> None:
         """A twin that waited when its agent was killed. It is this process's child."""
+        twin.on_change = self._show_idle
         twin.on_here = functools.partial(self._on_adopted, local_rank)
         twin.on_gone = functools.partial(self._on_gone, local_rank)
         self._twins.setdefault(local_rank, []).append(twin)
@@ -162,7 +146,7 @@ class Twins:
                 continue
             self._num_waking += 1
             try:
-                answer, fds = await self._ask(twin, {"do": "wake", "env": dict(env)}, WAKE_S)
+                answer, fds = await twin.ask({"do": "wake", "env": dict(env)}, WAKE_S)
             except TimeoutError:
                 answer, fds = {"is": "over"}, []
             finally:
@@ -177,21 +161,6 @@ class Twins:
             self._drop(local_rank, twin)
         self._why_not[local_rank] = why
         return why
-
-    async def _ask(self, twin: Twin, frame: ToTwin, timeout_s: float) -> tuple[local.Frame, list[int]]:
-        """Ask a twin that another agent might inherit: not while an answer is on its way, which it would take for its
-        own. Raises TimeoutError."""
-        twin.num_asked += 1
-        self._show_idle()
-        try:
-            answer = await twin.ask(frame, timeout_s)
-        except TimeoutError:
-            twin.num_asked += 1  # an answer may come yet
-            raise
-        finally:
-            twin.num_asked -= 1
-            self._show_idle()
-        return answer
 
     def _show_idle(self) -> None:
         self._owner.note_idle(
@@ -219,7 +188,7 @@ class Twins:
     async def _fork_ahead(self, twin: Twin) -> None:
         self._num_waking += 1
         try:
-            answer, fds = await self._ask(twin, {"do": "ahead"}, WAKE_S)
+            answer, fds = await twin.ask({"do": "ahead"}, WAKE_S)
         except TimeoutError:
             return
         finally:
@@ -274,7 +243,7 @@ class Twins:
             return None
         twin.has_imported = True
         try:
-            answer, fds = await self._ask(twin, {"do": "split"}, WAKE_S)
+            answer, fds = await twin.ask({"do": "split"}, WAKE_S)
         except TimeoutError:
             return None
         if answer.get("is") != "split" or not fds:
@@ -322,7 +291,7 @@ class Twins:
         mine = self._twins.get(local_rank, [])
         if twin not in mine:
             return False
-        ahead.on_gone = functools.partial(self._on_gone, local_rank)
+        ahead.on_gone, ahead.on_change = functools.partial(self._on_gone, local_rank), self._show_idle
         mine.append(ahead)
         self._drop(local_rank, twin)
         self._owner.note_news()
