@@ -131,7 +131,7 @@ class _Line:
         pid, self.next_pid = self.next_pid, 0
         if self._sock is None:
             raise OSError("the line has ended")
-        frame: BeAgent = {"be": list(argv[argv.index("--run-dir") :])}
+        frame: BeAgent = {"be": list(argv[argv.index("--run-dir") :]), "process": pid}
         with open_log(log) as file:
             local.send(self._sock, frame, (file.fileno(), keeper_fd))
         self.agent = self._top.below = Child(node, pid, on_end)

@@ -92,3 +92,4 @@ class BeAgent(TypedDict):
     """With the file for its log and the agent's end of its line to the keeper."""
 
     be: Annotated[list[str], "arguments, without --keeper-fd"]
+    process: Annotated[int, "whom this is for; if that one has been killed meanwhile, those above it do not obey"]

@@ -124,6 +124,26 @@ def test_a_twin_outlives_as_many_agents_as_there_are_holders_and_nothing_else_do
     play(tmp_path, story)
 
 
+def test_what_was_meant_for_a_holder_that_was_killed_is_not_done_by_the_one_above(tmp_path):
+    async def story(launcher: Launcher) -> None:
+        agent, first = await launcher.start("n0")
+        await launcher.kill(agent)
+        await launcher.agents.keep(agent)
+        holder = parent_of(first["twin"])
+        os.kill(holder, signal.SIGSTOP)  # it does not hear what it is to be
+        argv = [sys.executable, "-c", AGENT, "--run-dir", str(tmp_path), "--node", "n1"]
+        with Path(os.devnull).open() as keeper:
+            agent = launcher.agents.start("n1", argv, keeper.fileno(), on_end=launcher._on_end, log=tmp_path / "log")
+        os.kill(holder, signal.SIGKILL)
+        await until(lambda: "n1" in launcher.ended)
+        await launcher.agents.keep(agent)
+        await launcher.start("n2")
+        assert not (tmp_path / "n1").exists()
+        assert not is_there(first["twin"])
+
+    play(tmp_path, story)
+
+
 def test_a_twin_of_a_node_that_is_to_be_gone_ends_with_it(tmp_path):
     async def story(launcher: Launcher) -> None:
         agent, told = await launcher.start("n0")

@@ -124,13 +124,11 @@ class Line:
 
     def _become(self) -> list[str]:
         """Wait for the arguments of the next agent."""
-        try:
-            received = local.recv(self._link)
-        except (OSError, local.FrameError):
-            received = None
-        if received is None:
-            os._exit(0)
-        frame, (log, keeper) = received
+        frame, (log, keeper) = self._listen()
+        while frame["process"] != os.getpid():
+            os.close(log)
+            os.close(keeper)
+            frame, (log, keeper) = self._listen()
         for number in (1, 2):
             os.dup2(log, number)
         os.close(log)
@@ -141,6 +139,15 @@ class Line:
         if not self.num_above:
             self._link.close()
         return [*map(str, frame["be"]), "--keeper-fd", str(keeper)]
+
+    def _listen(self) -> tuple[local.Frame, list[int]]:
+        try:
+            received = local.recv(self._link)
+        except (OSError, local.FrameError):
+            received = None
+        if received is None:
+            os._exit(0)
+        return received
 
     def _say(self, frame: AgentIs | AgentEnded) -> None:
         with contextlib.suppress(OSError):  # the launcher is gone, or does not want this line any more

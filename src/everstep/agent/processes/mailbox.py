@@ -58,6 +58,11 @@ class Mailbox:
         parked: Parked = json.loads(newest[0])
         return parked, newest[1]
 
+    def close(self) -> None:
+        """For this process; others have their own ends."""
+        self._near.close()
+        self._far.close()
+
     def _take_one(self) -> tuple[bytes, list[int]] | None:
         try:
             data, fds = local.receive(self._far, _MOST_BYTES)
