@@ -70,6 +70,12 @@ class Job:
             time.sleep(0.02)
         raise SystemExit(f"no training: {running.last_output(1500)}")
 
+    def until_imported(self, limit_s: float = 60.0) -> None:
+        """Twins of a first run import what ranks have imported; a tree that does not say so is not waited for long."""
+        log, deadline = self.run / "nodes/n0/agent.log", time.monotonic() + limit_s
+        while log.read_text().count("has imported ahead") < self.ranks and time.monotonic() < deadline:
+            time.sleep(0.1)
+
     def kill(self) -> dict[str, object]:
         """Kill the agent. Seconds from there to each phase."""
         self.read()
@@ -122,6 +128,8 @@ def measure(tree: Path, kind: str, args: argparse.Namespace) -> list[dict[str, o
         with launched(job.command, env=job.env, output=job.folder / "output.log") as running, busy(args.load):
             for number in range(1, args.kills + 1):
                 job.settle(running, args.settle)
+                if number == 1:
+                    job.until_imported()
                 found.append(job.kill())
                 told = " ".join(f"{name} {found[-1][name]:.3f}" for name in PHASES)
                 print(f"  {kind} kill {number}: {told} ({found[-1]['how']}: {found[-1]['why']})", file=sys.stderr)

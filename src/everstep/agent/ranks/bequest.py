@@ -35,7 +35,7 @@ class Bequest:
         """Leave these twins, with their local ranks, to the next agent, and no others."""
         if self._line is None or not self._line.num_above:
             return
-        shown = [(twin.pid, twin.has_imported) for _, twin in idle]
+        shown = [(twin.pid, twin.is_made_ready) for _, twin in idle]
         if shown == self._shown:
             return
         self._shown = shown
@@ -90,7 +90,7 @@ def _note(local_rank: int, twin: Twin, placed: int) -> ParkedTwin:
         "err_bytes": twin.prefix.err_bytes,
         "reads": twin.reads,
         "is_last": twin.is_last,
-        "has_imported": twin.has_imported,
+        "has_imported": twin.is_made_ready,
         "placed": placed,
     }
 

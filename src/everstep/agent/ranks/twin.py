@@ -12,6 +12,7 @@ import msgspec
 from everstep.agent.processes.ahead import Ahead
 from everstep.agent.processes.channel import Channel
 from everstep.agent.versions.placing import Placed
+from everstep.linux.children import Ended
 from everstep.linux.regular import regular
 from everstep.wire import local
 from everstep.wire.frames import ToTwin
@@ -89,7 +90,9 @@ class Twin:
         self.pid_ahead = 0
         """The process that it has forked ahead, which continues when the rank has to come back; 0: none."""
         self.num_modules = 0
-        self.has_imported = False
+        self.has_imported = False  # or does so now, or cannot
+        self.is_leaving_another = False
+        """Another one is made of it, which imports ahead, and would end with the agent."""
         self.outlives = True
         """It may serve the next agent if this one is killed: it has nothing that this one reads."""
         self.told_at = time.monotonic()
@@ -141,10 +144,19 @@ class Twin:
             return
 
     @property
+    def is_made_ready(self) -> bool:
+        """Whether nothing is left for it to import, for another agent too."""
+        return self.has_imported and not self.is_leaving_another
+
+    @property
     def is_heritable(self) -> bool:
         """Whether another agent could be given it now: it waits, and nothing is on its way from or to it."""
         is_ready = bool(self.pid) and self.is_here.is_set() and not self.why_over
         return is_ready and self.outlives and not self._is_asked
+
+    def forget_ahead(self, _: Ended) -> None:
+        """The process that it had forked ahead has ended: the number may be another's soon."""
+        self.pid_ahead = 0
 
     @property
     def is_busy(self) -> bool:
@@ -156,3 +168,9 @@ class Twin:
         self.channel.close()
         self.is_here.set()
         self._answers.put_nowait(({"is": "over"}, []))
+
+
+def how(ended: Ended) -> str:
+    """Text: by which signal or with which code, and when."""
+    at = time.strftime("%H:%M:%S", time.gmtime(ended.at))
+    return f"signal {ended.signal} at {at}" if ended.signal else f"code {ended.code} at {at}"

@@ -19,7 +19,7 @@ from typing import Any
 from everstep.agent.processes import reaping
 from everstep.agent.processes.ahead import Ahead
 from everstep.agent.processes.reaping import Reaper
-from everstep.agent.ranks.twin import APPEAR_S, Awake, Prefix, Twin, TwinOwner
+from everstep.agent.ranks.twin import APPEAR_S, Awake, Prefix, Twin, TwinOwner, how
 from everstep.agent.versions.placing import Placed
 from everstep.linux.children import Ended
 
@@ -199,7 +199,7 @@ class Twins:
         if answer.get("is") == "ahead" and isinstance(pid, int) and pid in self._reaper.adopted():
             twin.pid_ahead = pid
             self._owner.tell_session(pid)
-            self._reaper.watch(pid, functools.partial(_on_end_ahead, twin))
+            self._reaper.watch(pid, twin.forget_ahead)
 
     async def import_ahead(self) -> None:
         """Let each rank's latest twin leave one that has imported what its rank has imported later. The CPU time that
@@ -241,7 +241,15 @@ class Twins:
         twin = self._to_import(local_rank)
         if twin is None:
             return None
-        twin.has_imported = True
+        twin.has_imported = twin.is_leaving_another = True
+        try:
+            return await self._leave_another(local_rank, twin, modules, what)
+        finally:
+            twin.is_leaving_another = False
+            self._show_idle()
+
+    async def _leave_another(self, local_rank: int, twin: Twin, modules: list[str], what: Ahead) -> str | None:
+        """Make another one of this twin, which imports, and puts it in its place."""
         try:
             answer, fds = await twin.ask({"do": "split"}, WAKE_S)
         except TimeoutError:
@@ -370,7 +378,7 @@ class Twins:
         twin.pid = 0  # the number may be another's soon
         if twin.why_over != "closed":
             _log.info("the twin of local rank %d (%s) ended: %s", local_rank, twin.stage, ended)
-            self._why_not[local_rank] = f"its twin ({twin.stage}) has ended: {_how(ended)}"
+            self._why_not[local_rank] = f"its twin ({twin.stage}) has ended: {how(ended)}"
         self._drop(local_rank, twin)
 
     def _drop(self, local_rank: int, twin: Twin) -> None:
@@ -384,15 +392,6 @@ class Twins:
         self._show_idle()
 
 
-def _on_end_ahead(twin: Twin, _: Ended) -> None:
-    twin.pid_ahead = 0  # the number may be another's soon
-
-
 def imports_at_a_time() -> int:
     """So many twins import at once: enough that all are ready soon, not so many that a machine is swamped."""
     return 2 * len(os.sched_getaffinity(0))
-
-
-def _how(ended: Ended) -> str:
-    at = time.strftime("%H:%M:%S", time.gmtime(ended.at))
-    return f"signal {ended.signal} at {at}" if ended.signal else f"code {ended.code} at {at}"
