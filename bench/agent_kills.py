@@ -75,6 +75,7 @@ class Job:
         log, deadline = self.run / "nodes/n0/agent.log", time.monotonic() + limit_s
         while log.read_text().count("has imported ahead") < self.ranks and time.monotonic() < deadline:
             time.sleep(0.1)
+        time.sleep(3.0)  # others are asked to fork ahead
 
     def kill(self) -> dict[str, object]:
         """Kill the agent. Seconds from there to each phase."""

@@ -138,7 +138,9 @@ class _Line:
         return self.agent
 
     async def end(self) -> None:
-        """From below, each one as the one below it has ended; what they had adopted comes to this process."""
+        """From below, each one as the one below it has ended; what they had adopted comes to this process. An agent
+        that SIGKILL does not end is left, without what is below it."""
+        self.agent.kill_below()
         self.close()
         if not await wait_ended([self._top], _END_S):
             self._top.send(signal.SIGKILL)
