@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -42,7 +43,6 @@ class Row:
     forgets: bool = False  # it can be given a State of its weights alone
 
 
-# Megatron's dist_checkpointing stands still in its first save without CUDA, under torchrun too.
 ROWS = [
     Row("ds-zero1", "DeepSpeed ZeRO-1, bf16", "deepspeed_train.py --zero 1", forgets=True),
     Row("ds-zero2", "DeepSpeed ZeRO-2, bf16, offload", "deepspeed_train.py --zero 2 --offload", forgets=True),
@@ -52,17 +52,15 @@ ROWS = [
         "mcore-dp2",
         "Megatron-core, bf16, distributed optimizer, DP 2",
         "megatron_train.py",
-        has_own=False,
         forgets=True,
     ),
     Row(
         "mcore-tp2",
         "Megatron-core, bf16, distributed optimizer, TP 2",
         "megatron_train.py --tp 2",
-        has_own=False,
         forgets=True,
     ),
-    Row("mcore-pp2", "Megatron-core, fp32, PP 2 x DP 2", "megatron_train.py --pp 2 --dtype fp32", 4, has_own=False),
+    Row("mcore-pp2", "Megatron-core, fp32, PP 2 x DP 2", "megatron_train.py --pp 2 --dtype fp32", 4),
     Row("titan", "torchtitan, llama3 debug model, FSDP2", "torchtitan_train.py"),
     Row("pp-fsdp2", "pipelining 1F1B x FSDP2, DCP", "pipeline_train.py", 4),
     Row("pp-tp", "pipelining 1F1B x DTensor TP, DCP", "pipeline_train.py --inner tp", 4),
@@ -81,6 +79,8 @@ class Result:
     back_s: float | None = None
     back_at: int | None = None
     said: str = ""
+    first_s: float = 0.0  # from the command to the first step of the slowest rank
+    whole_s: float = 0.0  # ... and to the command's end
 
 
 def command(arm: str, row: Row, keep: str, out: Path) -> tuple[list[str], dict[str, str]]:
@@ -127,7 +127,10 @@ def run(arm: str, row: Row, keep: str, out: Path, *, kill: bool = False, hang: b
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return _result(code, lines(out), killed_at, (out / "log.txt").read_text(errors="replace"))
+    whole_s, ranks = time.time() - began, lines(out)
+    result = _result(code, ranks, killed_at, (out / "log.txt").read_text(errors="replace"))
+    result.first_s, result.whole_s = max((rows[0][3] for rows in ranks.values()), default=began) - began, whole_s
+    return result
 
 
 def _kill(process: subprocess.Popen[bytes], row: Row, out: Path, began: float) -> float | None:
@@ -179,6 +182,8 @@ def measure(row: Row, out: Path, ways: set[str]) -> dict[str, str]:
         return found | {"same": f"torchrun: exit {reference.code}"}
     if "same" in ways:
         found["same"] = compare(reference, run("everstep", row, "none", out / "everstep"))
+    if "ends" in ways:
+        found["first"], found["whole"] = ends(row, out)
     if "own" in ways and row.has_own:
         theirs = run("torchrun", row, "own", out / "torchrun-own", kill=True)
         ours = run("everstep", row, "own", out / "everstep-own", kill=True)
@@ -199,6 +204,21 @@ def measure(row: Row, out: Path, ways: set[str]) -> dict[str, str]:
     return found | {"load": f"{load} to {os.getloadavg()[0]:.0f}"}
 
 
+def ends(row: Row, out: Path, pairs: int = 5) -> tuple[str, str]:
+    """First step and whole run, everstep beside torchrun: the median of the pairs' ratios, and all of them."""
+    taken = [
+        (run("everstep", row, "none", out / "everstep-ends"), run("torchrun", row, "none", out / "torchrun-ends"))
+        for _ in range(pairs)
+    ]
+    firsts = [ours.first_s / theirs.first_s for ours, theirs in taken]
+    wholes = [ours.whole_s / theirs.whole_s for ours, theirs in taken]
+    return _ratios(firsts), _ratios(wholes)
+
+
+def _ratios(found: list[float]) -> str:
+    return f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
+
+
 def _s(seconds: float | None) -> str:
     return "not back" if seconds is None else f"{seconds:.1f} s"
 
@@ -207,6 +227,8 @@ def table(rows: list[dict[str, str]]) -> str:
     heads = {
         "what": "",
         "same": "as under torchrun",
+        "first": "first step, everstep / torchrun",
+        "whole": "whole run",
         "own": "own checkpoints, kill to next step: everstep / torchrun, ratio",
         "own_same": "... losses the same in both",
         "state": "State: identical",

@@ -61,6 +61,12 @@ def summary(run_dir: Path) -> str:
     return "  ".join(f"{name} {len(found.get(name, ()))}" for name in names)
 
 
+def longest(logs: list[Path]) -> str:
+    """Of each agent to its launcher, seconds."""
+    found = [line.split() for path in logs for line in path.read_text(errors="replace").splitlines()]
+    return ", ".join(sorted(words[-2] for words in found if "said nothing for at most" in " ".join(words)))
+
+
 def steps_of(run_dir: Path, ranks: int) -> int:
     """The newest step that all have printed, over all generations; -1: none."""
     newest = []
@@ -98,7 +104,12 @@ def on_hosts(load: int, length_s: float, has_loss: bool) -> str:
                 again = until_recovered(job, at, LIMIT_S)
                 return f"{text}, powered off at step {before}: next step after {seconds(again)}  {summary(job.run_dir)}"
             time.sleep(length_s)
-            return f"{text}, {steps_of(job.run_dir, 3)} steps  {summary(job.run_dir)}"
+            text = f"{text}, {steps_of(job.run_dir, 3)} steps  {summary(job.run_dir)}"
+            job.processes[0].terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.processes[0].wait(30)
+            logs = [path for host in job.hosts for path in host.folder.glob("home/**/launcher.log")]
+            return f"{text}  longest silences {longest(logs)}"
         finally:
             for host in job.hosts:
                 host.close()

@@ -5,6 +5,7 @@ Follows NVIDIA's examples/run_simple_mcore_train_loop.py.
 
 import argparse
 import shutil
+from pathlib import Path
 
 import cuda_free
 import torch
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from told import OUT, RANK, Steps, Text
 
 cuda_free.put_in_place()
-from megatron.core import dist_checkpointing, parallel_state
+from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.distributed.finalize_model_grads import finalize_model_grads
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
@@ -28,7 +29,6 @@ import everstep
 from everstep.integrations.data import ResumableLoader
 
 SEQUENCE = 16
-SHARDING = {"distrib_optim_sharding_type": "dp_reshardable"}
 parser = argparse.ArgumentParser()
 parser.add_argument("--tp", type=int, default=1)
 parser.add_argument("--pp", type=int, default=1)
@@ -114,6 +114,8 @@ forward_backward = get_forward_backward_func()
 bare.config.finalize_model_grads_func = finalize_model_grads
 bare.config.grad_scale_func = optimizer.scale_loss
 steps = Steps()
+tensor, pipeline = (getattr(parallel_state, f"get_{kind}_model_parallel_rank")() for kind in ("tensor", "pipeline"))
+PARAMETERS = f"parameters-{tensor}-{pipeline}.pt"
 
 
 def forward_step(batches, stage):
@@ -153,23 +155,17 @@ def train_one(step, batch):
     steps.is_begun = True
 
 
-def sharded(is_loading=False):
-    state = bare.sharded_state_dict()
-    return {
-        "model": state,
-        "optimizer": optimizer.sharded_state_dict(state, is_loading=is_loading, metadata=SHARDING),
-        "scheduler": scheduler.state_dict(),
-        "step": -1,
-    }
-
-
 def save(step):
+    """In Megatron's format `torch`; its newer one stands still in the first save without CUDA."""
     folder, last = OUT / "checkpoints" / str(step), OUT / "checkpoints" / "latest"
     if RANK == 0:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     dist.barrier()
-    dist_checkpointing.save({**sharded(), "step": step}, str(folder))
+    state = {"model": bare.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
+    torch.save({**state, "step": step}, folder / f"rank-{RANK}.pt")
+    optimizer.save_parameter_state(str(folder / PARAMETERS))
+    dist.barrier()
     if RANK == 0:
         last.with_suffix(".new").write_text(str(folder))
         last.with_suffix(".new").replace(last)
@@ -179,9 +175,17 @@ def load():
     last = OUT / "checkpoints" / "latest"
     if not last.exists():
         return 0
-    found = dist_checkpointing.load(sharded(is_loading=True), last.read_text())
+    folder = Path(last.read_text())
+    found = torch.load(folder / f"rank-{RANK}.pt", weights_only=False)
     bare.load_state_dict(found["model"], strict=False)
     optimizer.load_state_dict(found["optimizer"])
+    states = [each for one in optimizer.chained_optimizers for each in one.optimizer.state.values()]
+    for each in states:  # Megatron's loader knows the state of Apex's Adam; torch's has its count of steps there
+        each.pop("step", None)
+    with torch.no_grad():  # in fp32 it writes into the parameters themselves
+        optimizer.load_parameter_state(str(folder / PARAMETERS))
+    for each in states:
+        each["step"] = torch.tensor(float(found["step"] + 1))
     scheduler.load_state_dict(found["scheduler"])
     return found["step"] + 1
 

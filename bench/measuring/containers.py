@@ -1,4 +1,4 @@
-"""Containers that come and go beside a measurement, as a machine's software sees them: a veth pair on a bridge, a cgroup,
+"""Containers that come and go beside a measurement, as a machine sees them: a veth pair on a bridge, a cgroup, and
 a process in namespaces of its own. No traffic is sent."""
 
 import contextlib

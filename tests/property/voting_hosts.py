@@ -20,8 +20,8 @@ from everstep.launcher.heirs.copying import Copying
 from everstep.launcher.heirs.heir import Heir
 from everstep.launcher.heirs.proving import Acquaintances
 from everstep.launcher.heirs.quorum import to_elect
-from everstep.launcher.heirs.taking_over import SLACK_S
 from everstep.launcher.hosts.fleet import CONFIRMED_WITHIN
+from everstep.launcher.succession.taking_over import SLACK_S
 from everstep.wire.heirs import HAS_CONTROLLER, AskVote, AskWho, Lead, Legacy, Vote, Voter, public
 from everstep.wire.joining import PING_S, Admitted, Join, Ping
 

@@ -348,7 +348,7 @@ async def _watch(node: Node, link: Link) -> None:
 
 
 async def _observe(node: Node, link: Link) -> None:
-    """The same for numbers."""
+    """Report the numbers of the live ranks, for as long as the agent runs."""
     while True:
         await asyncio.sleep(observing.LOOK_S)
         if link.is_flowing:

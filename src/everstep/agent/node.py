@@ -192,7 +192,7 @@ class Node:
         self._report(event)
 
     def report_signals(self) -> float:
-        """What the probes see of the live ranks. Seconds until the next look."""
+        """Report what the probes see of the live ranks. Return the seconds until the next look."""
         if self._group is not None and self._group.is_alive and not self._group.is_stopping:
             self._report(self._monitor.look(self._group, time.time()))
             if news := self._monitor.take_news(time.time()):
@@ -208,7 +208,7 @@ class Node:
         return next((worker.rank for worker in found if worker.pid == pid), None)
 
     def report_numbers(self) -> None:
-        """What ranks, or their logs, said of their steps."""
+        """Look for new numbers of steps from ranks, or from their logs, and report them."""
         if self._group is not None and self._group.is_alive and not self._group.is_stopping:
             self._observing.look(self._group)
 

@@ -240,7 +240,7 @@ def _given_up_verdict(facts: FaultFacts, stood: Hang, failures: list[Exit]) -> V
 
 
 def anomaly_verdict(facts: FaultFacts, found: Verdict) -> Verdict:
-    """What a watch found in a running job, with the node added where all suspects are on one."""
+    """Return the verdict of a detector on a running job, with the node added where all suspects are on one."""
     nodes = {facts.nodes.get(rank) for rank in found.ranks}
     node = found.node or (nodes.pop() if len(nodes) == 1 else None)
     return msgspec.structs.replace(found, sentence=found.sentence.removesuffix("."), node=node)

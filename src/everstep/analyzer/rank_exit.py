@@ -1,4 +1,5 @@
-"""What one rank's end says by itself: whether it only follows from another one, whose fault it was, in words. Pure.
+"""Conclusions from one rank's end by itself: whether it only follows from another one, whose fault it was, in words.
+Pure.
 
 Called by `exits`, which weighs the ends of all ranks and what the nodes noticed.
 """
@@ -84,13 +85,14 @@ def looks_like_consequence(exit_: Exit) -> bool:
 
 
 def _says_peer_is_gone(line: str) -> bool:
-    """Of what it printed: not a web service's refusal, nor what is tried again."""
+    """Whether a printed line says that a peer is gone: not a web service's refusal, nor what is tried again."""
     is_of_job = _CONSEQUENCE.search(line) is not None and _OF_JOB.search(line) is not None
     return is_of_job and _COPED_WITH.search(line) is None
 
 
 def _is_own_cause(exit_: Exit, error: ErrorReport) -> bool:
-    """What it raised is known for a cause: the connection that was refused is that to a storage, and no peer's."""
+    """Whether the exception is known as a cause: the connection that was refused is one to a storage, and not to a
+    peer."""
     found = exit_.finding
     return found is not None and found.role == "root" and is_cause(found) and _is_in(found, error)
 
@@ -116,7 +118,7 @@ def _named(exit_: Exit) -> Alert | None:
 
 
 def _is_of_machine(found: Alert) -> bool:
-    """What the kernel or a driver says when a machine is broken."""
+    """Whether the alert is what the kernel or a driver reports when a machine is broken."""
     return found.component in KERNEL and (blame_of(found) is Blame.MACHINE or found.action in NODE_ACTIONS)
 
 
@@ -263,7 +265,8 @@ def _of_signal(number: int) -> tuple[Blame, Confidence, str]:
 
 
 def action_of(cause: Exit) -> str:
-    """What its words suggest. They never take a machine out of the fleet: a program can print anything."""
+    """Return the action that the rank's own words suggest. It never takes a machine out of the fleet: a program can
+    print anything."""
     named = _named(cause)
     return "" if named is None or named.action in NODE_ACTIONS else named.action
 
@@ -289,7 +292,7 @@ def strongest_first(exits: Sequence[Exit]) -> list[Exit]:
 
 
 def evidences(exits: Sequence[Exit], nodes: Mapping[int, str]) -> tuple[Evidence, ...]:
-    """Of the first ones, and how many more there are."""
+    """Return evidence of the first exits, and how many more there are."""
     shown = [_evidence(exit_, nodes.get(exit_.rank)) for exit_ in exits[:MAX_EVIDENCE]]
     more = len(exits) - len(shown)
     if more > 0:

@@ -1,9 +1,9 @@
-"""What this node keeps for ranks of other nodes: copies of their snapshots, in arenas of the same form.
+"""Copies of other nodes' snapshots that this node keeps, in arenas of the same form.
 
-Answers which steps of which ranks could be restored from here, and takes in what is pushed, one transfer per rank at
-a time. Memory is asked for before it is used, has no name anywhere and ends with this process. Where copies go, and
-which of them count, is decided by `core`. Called by the agent's event loop (`held`, `invalidate_after`,
-`trust`, `drop`, `close`: none of them waits) and by the threads of `transport.Server` (the rest).
+Answers which steps of which ranks could be restored from here, and takes in what is pushed, one transfer per rank at a
+time. Memory is asked for before it is used, has no name anywhere and ends with this process. Where copies go, and which
+of them count, is decided by `core`. Called by the agent's event loop (`held`, `invalidate_after`, `trust`, `drop`,
+`close`: none of them waits) and by the threads of `transport.Server` (the rest).
 """
 
 import contextlib

@@ -1,8 +1,8 @@
-"""Which rank of a node keeps which of the tensors that all of them hold alike.
+"""The division of tensors that all ranks of a node hold alike: which rank keeps which.
 
-A pure function of names, sizes and ranks, so that all ranks come to the same without a word. What each of them took for
-true is in its snapshot's skeleton, and is compared when the parts are put together. Used by `checkpoint.packing` and
-`worker.snapshots.dividing`.
+A pure function of names, sizes and ranks, so that all ranks come to the same division without communicating. Each
+rank's inputs are in its snapshot's skeleton, and are compared when the parts are put together. Used by
+`checkpoint.packing` and `worker.snapshots.dividing`.
 """
 
 import heapq

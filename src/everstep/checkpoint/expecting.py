@@ -1,10 +1,10 @@
-"""What the walk through a state will most likely meet, because the one before met it: most of a walk's time is spent on
+"""A guess of what the walk through a state will meet, from what the walk before met: most of a walk's time is spent on
 finding out what each tensor is.
 
 A guess is checked against every tensor, in bulk and after the walk: kind, shape, place in memory, and which of them
 share it. Where it fails, the walk is thrown away and done again tensor by tensor. So what is packed is the same either
-way. Of tensors that were recalled (`checkpoint.recalling`), the objects are known to be the same; those that still lie
-where they lay are only asked for what `tensor.data = ...` could have changed of their values there. Used by
+way. Tensors that were recalled (`checkpoint.recalling`) are known to be the same objects; those that still lie where
+they lay are only asked for what `tensor.data = ...` could have changed of their values there. Used by
 `checkpoint.packing` only.
 """
 
@@ -104,7 +104,7 @@ class Walk:
         self.close(is_recalled=True)
 
     def close(self, *, is_recalled: bool = False) -> slice:
-        """What was met since the last call was all of one kind; where it is."""
+        """End a section: what was met since the last call was all of one kind. Return where it is."""
         begun = self._sections[-1].at.stop if self._sections else 0
         at = slice(begun, len(self.met))
         if at.stop > at.start:

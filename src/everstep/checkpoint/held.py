@@ -1,4 +1,4 @@
-"""What memory holds, in the form in which it is reported: steps of a rank, and which generation wrote each.
+"""Reports of what memory holds: steps of a rank, and which generation wrote each.
 
 Called by the owners of arenas: agents (their own ranks' and other nodes'), and the launcher's keeper. It reads headers
 only, and believes nothing that is not a complete snapshot.

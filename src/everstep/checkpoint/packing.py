@@ -97,7 +97,7 @@ class _Tensors:
         self._is_plain = True
 
     def expected(self) -> Expected | None:
-        """What the next walk will most likely meet; None: there are tensors of which that cannot be said."""
+        """Return what the next walk will most likely meet; None if that cannot be predicted for some of the tensors."""
         return Expected(self._met, self._reduced) if self._is_plain else None
 
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
@@ -152,7 +152,7 @@ def _stored_tensor(index: int, is_parameter: bool, requires_grad: bool) -> torch
 
 
 def _stored_shard(index: int, spec: object, is_parameter: bool, requires_grad: bool) -> torch.Tensor:
-    """The same for a DTensor."""
+    """Stand for a DTensor in a skeleton; `_Unpickler` puts its own method in its place."""
     raise DamagedError("a skeleton was unpickled without its data")
 
 

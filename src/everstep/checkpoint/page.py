@@ -60,7 +60,7 @@ class Snapshot:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What was found in a piece of memory. `why` is empty exactly when it is a usable arena."""
+    """The contents of a piece of memory. `why` is empty exactly when it is a usable arena."""
 
     world_size: int = 0
     rank: int = -1
@@ -71,7 +71,7 @@ class Contents:
 
 
 def inspect(fd: int) -> Contents:
-    """What this memory holds. Never raises for what it finds there: garbage has a `why`."""
+    """Inspect this memory. Never raises for what it finds there: garbage has a `why`."""
     try:
         size_bytes = os.fstat(fd).st_size
         page = _steady_page(fd)

@@ -1,11 +1,11 @@
-"""What is in the state dict of a model or an optimizer, known without making it.
+"""The contents of a model's or an optimizer's state dict, known without making the dict.
 
 Between two steps only bytes of tensors change in most of them; to make the dict and to walk through it again is most of
 what a snapshot would cost the program. So the object's make-up is noted when its dict was walked through, and as long
 as it is the same (the same modules, the same parameters, the same state, as identical objects under the same names) the
 walk would meet the same tensors in the same order. Only for objects whose `state_dict` is torch's own, without hooks;
-for all others, and whenever something is different, the dict is made as ever. Used by `worker.snapshots.state`, which
-owns a `Part` for each object, and by `checkpoint.packing`, which asks it.
+for all others, and whenever something differs, the dict is made as usual. Used by `worker.snapshots.state`, which owns
+a `Part` for each object, and by `checkpoint.packing`, which asks it.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ class PartError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recalled:
-    """What the walk through a state dict would have met, and what it would have written."""
+    """The tensors that a walk through the state dict would have met, and the pickle that it would have written."""
 
     tensors: list[torch.Tensor]
     pickled: bytes
@@ -107,7 +107,7 @@ class Part:
             self._make_up = None  # it cannot be noted, or not for long
 
     def forget(self) -> None:
-        """What was noted is not what is there, and keeps nothing alive any more."""
+        """Drop what was noted: it is not what is there, and must keep nothing alive any more."""
         if self._make_up is not None and self._noted_at is not None:
             self._make_up = _make_up_of(self._thing)
         self._noted_at = None
@@ -270,7 +270,8 @@ class _OfOptimizer:
         return Recalled(list(self._tensors), _HEAD + self._state + _piece(groups) + _TAIL)
 
     def _look(self) -> _Found | None:
-        """The same for an optimizer."""
+        """Return names and objects of all that decides what is in the optimizer's dict; None if something of the
+        program's own decides it."""
         optimizer = self._optimizer
         own = optimizer.__dict__
         if own["_optimizer_state_dict_pre_hooks"] or own["_optimizer_state_dict_post_hooks"] or "state_dict" in own:

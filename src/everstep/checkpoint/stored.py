@@ -100,12 +100,13 @@ class Stored:
         return value
 
     def pending(self, name: str) -> Pending | None:
-        """The same with tensors that are not filled yet. None where that cannot be: an object may look into tensors
-        while it is made, and tensors of other devices are made by the program's own thread only."""
+        """Return a fresh copy of one part whose tensors are not filled yet. None where that cannot be: an object may
+        look into tensors while it is made, and tensors of other devices are made by the program's own thread only."""
         return self._pending(name, _made_here)
 
     def pending_on_devices(self, name: str, own: Mapping[str, torch.Tensor]) -> Pending | None:
-        """The same of any device, where tensors are made now; none of them if the values go to `own` instead."""
+        """Return a fresh copy of one part, of any device, whose tensors are made now and not filled yet. If the values
+        go to `own` instead, no tensors are made. None where that cannot be."""
         if own:
             sketch = self._pending(name, _sketched)
             if sketch is not None and sketch.redirect(own):

@@ -67,7 +67,8 @@ def post(run_dir: RunDir, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def named(answer: dict[str, Any], key: str) -> str:
-    """What the answer calls something that it made; it names files. Raises UnreachableError."""
+    """Return the name under `key` of something that the controller made. Files get this name: one of any other form
+    raises UnreachableError."""
     name = answer.get(key)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UnreachableError(f"the answer names no {key}")

@@ -1,4 +1,4 @@
-"""What the reading verbs share: which run, its folded journal, the time of asking, and how to print."""
+"""Shared code of the reading commands: which run, its folded journal, the time of asking, and how to print."""
 
 import argparse
 import sys
@@ -64,7 +64,7 @@ def show(text: str) -> None:
 
 
 def show_raw(text: str) -> None:
-    """What ranks wrote, byte by byte into a file or a pipe; onto a terminal like any page."""
+    """Print what ranks wrote: byte by byte into a file or a pipe, onto a terminal like any page."""
     sys.stdout.write(safe(text) if sys.stdout.isatty() else text)
 
 

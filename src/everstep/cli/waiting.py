@@ -1,4 +1,4 @@
-"""What a person sees while something takes long: after two seconds a bar with its rate and the time that is left.
+"""Progress of work that takes long: after two seconds a bar with its rate and the time that is left.
 
 On a terminal one line that is gone when the work is done; elsewhere a plain line now and then. On stderr, so that
 what is printed can go into a file.
@@ -53,7 +53,7 @@ class Waiting:
             self._show(self.line(now - self._begun_at, says))
 
     def over(self, items: Iterable[_T]) -> Iterator[_T]:
-        """The same items, each a step when it has been dealt with."""
+        """Yield the items, and count each as a step when it has been dealt with."""
         for item in items:
             yield item
             self.step()

@@ -220,7 +220,7 @@ class Api:
         self._web.live.close()
 
     async def _status(self, _: web.Request) -> web.Response:
-        """The same JSON as `everstep status --json`."""
+        """Serve the JSON that `everstep status --json` prints."""
         asked = Asked(at=time.time(), controller_pid=os.getpid())
         return _json(status_json(self._controller.ledger.fold.view, self._goodput(asked.at), asked))
 

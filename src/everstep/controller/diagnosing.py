@@ -86,7 +86,8 @@ class Diagnosing:
         )
 
     def prepare(self) -> None:
-        """What reads the evidence loads before there is any: a second and a half sooner on a busy machine."""
+        """Start the reader of evidence before there is any, so that its modules are loaded: saves a second and a half
+        on a busy machine."""
         if self._ahead is not None:
             return
         try:
@@ -128,8 +129,10 @@ class Diagnosing:
 def diagnose_folder(
     folder: Path, world_size: int, ahead: Child | None = None, usual_s: float | None = None
 ) -> Diagnosis | Verdict:
-    """What the evidence says; where it cannot be read, the verdict that says so. `ahead`: of `apart.start_child`.
-    `usual_s`: the longest pause that is usual in the job, where that is known."""
+    """Diagnose the evidence in this directory; if it cannot be read, return the verdict that reports it.
+
+    `ahead`: a child of `apart.start_child`. `usual_s`: the longest pause that is usual in the job, if known.
+    """
     now = time.time()
     try:
         return read_apart(folder, now, world_size=world_size, usual_s=usual_s, ahead=ahead).diagnosis

@@ -208,7 +208,7 @@ class Controller:
         return found
 
     def _due(self, item: Input) -> deque[Input]:
-        """What has to be recorded now. Nothing for signals and progress that can wait; held progress first."""
+        """List what has to be recorded now, held progress first. Empty for signals and progress that can wait."""
         if isinstance(item.event, UNRECORDED):
             return self._drafting.due([Input(event=found) for found in self._look(item.event)])
         return self._drafting.due([] if self._holds_back(item.event) else [item])

@@ -1,4 +1,4 @@
-"""What a run learned about machines, written to the memory of machines (`health`), which outlives the run.
+"""Lessons of a run about machines, written to the memory of machines (`health`), which outlives the run.
 
 Written in a thread, in order, behind the journal: the memory is a convenience and the journal the truth, so a failed
 write costs nothing else. Faults that a drill caused blame no machine and are not remembered.

@@ -45,7 +45,7 @@ def patience(state: State, policy: Policy, node: str) -> float:
 
 
 class Listener(Protocol):
-    """What this module needs of the controller."""
+    """The part of the controller that this module needs."""
 
     def silent_limit_s(self, node: str) -> float:
         """How long this node may say nothing."""

@@ -1,8 +1,8 @@
-"""What keeps agents on this machine from sending: an agent that wants to send and cannot is not lost.
+"""Signs that an agent on this machine wants to send and cannot: such an agent is not lost.
 
 The kernel counts for every thread how long it has waited for a CPU (`/proc/PID/task/TID/schedstat`), and shows whether
 it sleeps uninterruptibly. An agent's main thread is the one that sends, but any other may hold the GIL meanwhile.
-Agents of other machines cannot be seen from here, and what is not seen is no excuse.
+Agents of other machines cannot be seen from here, and an unseen cause does not count as an excuse.
 """
 
 import os
@@ -34,7 +34,8 @@ class Starved:
         return self._waited_s(pid) if pid is not None else 0.0
 
     def engine_waited_s(self) -> float:
-        """The same for the launcher, which ends nodes and is the controller's parent."""
+        """Return how long the threads of the launcher have waited for a CPU: it ends nodes, and is the controller's
+        parent. 0 if unknown."""
         return self._waited_s(os.getppid())
 
     def is_blocked(self, node: str) -> bool:

@@ -1,4 +1,4 @@
-"""What must hold in every state, as code. Run after each step in tests."""
+"""Invariants: what must hold in every state, as code. Run after each step in tests."""
 
 from collections.abc import Iterator, Sequence
 

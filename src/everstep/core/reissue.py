@@ -1,4 +1,5 @@
-"""What is still to be done, read off the state: for a controller that took over, and for a peer that came back.
+"""Actions that are still to be done, read off the state: for a controller that took over, and for a peer that came
+back.
 
 Level-triggered, so it can be called at any time: every action in it is idempotent at its receiver.
 """

@@ -148,7 +148,7 @@ def step(state: State, event: Event, policy: Policy) -> tuple[State, list[Action
 
 
 def _follow_up(turn: Turn) -> None:
-    """What follows from the state as it is now, whatever has happened."""
+    """Carry out what follows from the state as it is now, whatever has happened."""
     if turn.state.phase is Phase.SAVING:
         ending.finish_if_saved(turn)
     late.forget_old(turn)

@@ -1,1 +1,1 @@
-"""What `everstep demo` plays: two real trainings, one undisturbed, one with faults, and the comparison of the two."""
+"""Content of `everstep demo`: two real trainings, one undisturbed, one with faults, and the comparison of the two."""

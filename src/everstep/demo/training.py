@@ -64,7 +64,7 @@ class Training:
         return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def digest(self) -> str:
-        """Of all trained parameters; empty when the training did not get there."""
+        """Return the digest of all trained parameters; empty if the training did not get there."""
         with contextlib.suppress(FileNotFoundError):
             return self._final.read_text().strip()
         return ""

@@ -38,17 +38,20 @@ class Beats:
     def __init__(self) -> None:
         self._heard_at: dict[str, float] = {}
         self._was_late: dict[str, tuple[float, float]] = {}  # when that ended, and how long it was
+        self.longest_s: dict[str, float] = {}  # silence of each so far
 
     def expect(self, node: str, now: float) -> None:
         self._heard_at[node] = now
 
     def hear(self, node: str, now: float) -> None:
         silent_s = now - self._heard_at.get(node, now)
+        self.longest_s[node] = max(self.longest_s.get(node, 0.0), silent_s)
         if silent_s > LATE_S:
             self._was_late[node] = now, silent_s
         self._heard_at[node] = now
 
     def forget(self, node: str) -> None:
+        self.longest_s.pop(node, None)
         self._heard_at.pop(node, None)
         self._was_late.pop(node, None)
 

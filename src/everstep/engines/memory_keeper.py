@@ -173,6 +173,8 @@ class MemoryKeeper:
 
     def _drop_line(self, node: str) -> None:
         line = self._lines.pop(node, None)
+        if (silent_s := self.beats.longest_s.get(node)) is not None:
+            log.info("%s said nothing for at most %.2f s", node, silent_s)
         self.beats.forget(node)
         if line is not None:
             with contextlib.suppress(RuntimeError, ValueError):

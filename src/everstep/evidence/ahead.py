@@ -76,7 +76,7 @@ class Ahead:
         return None if said is None or said.record is None else self._shared(said.record)
 
     def log(self, path: str) -> LogRead | None:
-        """What this log says; None: it is to be read."""
+        """Return what was read ahead in this log; None: the caller has to read it."""
         said = self._said(path)
         return None if said is None else said.log
 
@@ -121,8 +121,8 @@ class _Helper:
         self._data = bytearray()
 
     def hear(self, place: int) -> _Said:
-        """What it says of this file; what it said of earlier ones was not asked for. Raises OSError, EOFError,
-        ValueError."""
+        """Return what the process read in this file, and skip what it read in earlier ones, which was not asked for.
+        Raises OSError, EOFError, ValueError."""
         while True:
             content = self._next()
             said = _decoder.decode(content)
@@ -157,7 +157,7 @@ class _Helper:
 
 
 def _limit(parent: int, out: int) -> None:
-    """What a hostile file can do here: end this process."""
+    """Confine this process, so that a hostile file can do nothing but end it."""
     if not die_with_parent(parent):
         os._exit(0)
     os.closerange(3, out)

@@ -44,7 +44,7 @@ _PIECE = 1 << 16
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child is to do. Paths are bytes in hexadecimal digits: a name need not be Unicode."""
+    """Request to the child. Paths are bytes in hexadecimal digits: a name need not be Unicode."""
 
     root: str
     now: float
@@ -103,7 +103,7 @@ LENGTH = struct.Struct("<I")
 
 
 def read_or_weigh(root: Path, now: float, stages: int = 0, *, file_cpu_s: float = FILE_CPU_S) -> "Found | Weighed":
-    """The same for something of which it is not known what it is: perhaps a trace of operations."""
+    """Read something whose kind is not known, as `read_apart` does: perhaps it is a trace of operations."""
     return _read(
         Asked(root=os.fsencode(root.absolute()).hex(), now=now, cpu_s=file_cpu_s, with_numbers=True, stages=stages)
     )
@@ -121,8 +121,8 @@ def read_apart(
     memory_bytes: int | None = None,
     ahead: Child | None = None,
 ) -> Found:
-    """What the folder says. Raises ConfigError when it is none that can be read, and nothing for what is in it.
-    `ahead`: a child of `start_child`, which is over afterwards."""
+    """Read a directory of evidence in a child process. Raises ConfigError if it is not one that can be read, and
+    nothing for its contents. `ahead`: a child of `start_child`, which is over afterwards."""
     found = _read(
         Asked(
             root=os.fsencode(root.absolute()).hex(),

@@ -19,7 +19,7 @@ _CHILD_BEGINS = frozenset({"run", "_bootstrap", "_main", "spawn_main"})
 
 
 class RankFiles(msgspec.Struct, kw_only=True):
-    """What was found of one rank."""
+    """Everything that was found of one rank."""
 
     parts: list[tuple[str, Part]] = msgspec.field(default_factory=list)
     logs: list[LogFacts] = msgspec.field(default_factory=list)

@@ -1,4 +1,5 @@
-"""What a folder of evidence holds. Apart from `folder`, which reads it: who only asks for it loads no reader."""
+"""Contents of a directory of evidence. Separate from `folder`, which reads it, so that code that only needs the values
+does not load the readers."""
 
 import msgspec
 

@@ -38,7 +38,7 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What an envelope says beside dumps; each field as in `analyzer.observations.records.RankEvidence`."""
+    """Fields of an envelope beside dumps; each as in `analyzer.observations.records.RankEvidence`."""
 
     phase: str = ""
     step: int | None = None
@@ -52,7 +52,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What one file, or one value of a file, gave. A record stays raw until its rank is known."""
+    """Content of one file, or of one value of a file. A record stays raw until its rank is known."""
 
     raw_record: object = None
     record: FlightRecord | None = None

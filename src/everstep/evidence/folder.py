@@ -243,8 +243,8 @@ def read_folder(
 
 
 def _in_order(root: Path, paths: list[str]) -> list[str]:
-    """What names a rank comes first, as time may run out. Of a run's own directory nothing of the copy of its program,
-    which is not evidence and may be large, and no key."""
+    """Sort files that name a rank first, as time may run out. In a run's own directory, leave out the copy of its
+    program, which is not evidence and may be large, and every key."""
     if {"journal.jsonl", "spec.json"} <= set(paths):
         paths = [path for path in paths if not path.startswith(_NO_EVIDENCE)]
     return sorted(paths, key=lambda path: ("rank" not in path, path))

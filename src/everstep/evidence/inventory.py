@@ -1,4 +1,5 @@
-"""What a folder held, what of it was understood, and what to collect next so that more can be said. Pure."""
+"""Inventory of a directory: what it held, what of it was understood, and what to collect next so that more can be
+concluded. Pure."""
 
 from everstep.analyzer.observations.claims import Claims
 from everstep.analyzer.observations.known import Known
@@ -32,8 +33,8 @@ def read(case: Case, known: tuple[Known, ...], num_logs: int) -> tuple[str, ...]
 
 
 def collect(case: Case, verdict: Verdict, known: tuple[Known, ...]) -> tuple[str, ...]:
-    """What would say more, most useful first. A fault that names itself needs no stacks and flight records: its
-    confirmation says what to look at."""
+    """List the evidence that would show more, most useful first. A fault that names itself needs no stacks and flight
+    records: its confirmation lists what to look at."""
     found = next((each for each in known if each.code == verdict.code), None)
     is_over = any(each.finished_line for each in known) and not verdict.ranks
     if verdict.code == NO_FAULT or is_over or (found is not None and (found.is_cause or found.is_small)):

@@ -26,7 +26,7 @@ LAST_LINES = 5
 
 
 class LogFacts(msgspec.Struct, kw_only=True):
-    """What the lines of one rank said."""
+    """Facts from the log lines of one rank."""
 
     last_step: int | None = None
     waits_at: tuple[str, int] | None = None
@@ -88,7 +88,8 @@ def facts_by_rank(log: Lines, rank: int | None) -> dict[int | None, LogFacts]:
 
 
 def _facts(log: Lines, numbers: list[int]) -> LogFacts:
-    """Of the lines of one rank. What is wanted only once, and last, is looked for from the end."""
+    """Return the facts from the lines of one rank. Facts that are wanted only once, and last, are looked for from the
+    end."""
     lines, lowered = log.lines, log.lowered
     points = (
         point

@@ -50,7 +50,7 @@ def _at_a_time(metadata: Any) -> int:  # noqa: ANN401 - pyarrow has no types
 
 
 def _values(column: Any) -> list[object]:  # noqa: ANN401 - pyarrow has no types
-    """As Python's, texts cut."""
+    """Return the values of a column as Python objects, with long texts cut."""
     import pyarrow
 
     if pyarrow.types.is_dictionary(column.type):

@@ -1,4 +1,4 @@
-"""What a file is, from its first bytes. The name only counts if the bytes do not decide. Pure."""
+"""Kind of a file, from its first bytes. The name only counts if the bytes do not decide. Pure."""
 
 import enum
 import re

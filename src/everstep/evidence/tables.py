@@ -124,7 +124,7 @@ def _read(path: Path, limit: int) -> bytes:
 
 
 def _columns(header: Iterable[str]) -> dict[str, str] | None:
-    """What is asked for, by the name that the table gives it."""
+    """Map each column that is asked for to the table's own name for it. None: a needed column is missing."""
     there = {name.strip().lower(): name for name in header}
     found = {what: there[n] for what, names in _NAMES.items() for n in reversed(names) if n in there}
     return found if all(what in found for what in _NEEDED) else None

@@ -1,4 +1,4 @@
-"""What may go wrong while one file is read: put into a sentence, and bounded in CPU time.
+"""Limits for reading one file: its CPU time is bounded, and what goes wrong is put into a sentence.
 
 `Watch` is called for each file before it is read, so that the reader can be interrupted and knows at which file.
 """

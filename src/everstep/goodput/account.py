@@ -103,7 +103,8 @@ def _kept_share(history: History, index: int, account: RankAccount) -> tuple[flo
 
 
 def _end(time: Timeline, history: History, generation: GenerationHistory, rank: int) -> None:
-    """What was begun and did not come out, and then how long the fault took to be seen and decided about."""
+    """Spend the time of work that was begun and not finished, then the time until the fault was detected and decided
+    about."""
     ending = generation.ending
     assert ending is not None
     before, time.incident = time.incident, ending.incident or time.incident
@@ -124,7 +125,8 @@ def _end(time: Timeline, history: History, generation: GenerationHistory, rank: 
 
 
 def _unfinished(history: History, generation: GenerationHistory, rank: int) -> Bucket:
-    """What a rank was doing after its last known step or mark, until the generation ended or until now."""
+    """Return the bucket for a rank's time after its last known step or mark, until the generation ended or until
+    now."""
     account, ending = generation.accounts.get(rank), generation.ending
     if not _is_spawned(generation, rank):
         return Bucket.SCHEDULE if generation.formed_at is None else Bucket.INITIALISE

@@ -1,4 +1,5 @@
-"""What the accounting needs to know of a run; plain values. `journal.history` makes one from a journal."""
+"""Input of the accounting: what it needs to know of a run, as plain values. `journal.history` makes one from a
+journal."""
 
 import enum
 

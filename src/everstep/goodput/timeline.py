@@ -81,7 +81,7 @@ class Timeline:
 
 
 def carve(spans: list[Span], begin_s: float, end_s: float) -> list[Span]:
-    """The same spans, with everything between the two times `not_measured`."""
+    """Return the same spans, with everything between the two times `not_measured`."""
     out: list[Span] = []
     for span in spans:
         left_end_s, right_begin_s = (

@@ -1,4 +1,4 @@
-"""What a machine's past says about it: healthy, suspect or quarantined. Pure: the same past gives the same answer.
+"""Rules that judge a machine by its past: healthy, suspect or quarantined. Pure: the same past gives the same answer.
 
 Nothing here reads a clock or a file. Called by `health.store`, which keeps the past, and explained in docs/nodes.md.
 """
@@ -20,7 +20,7 @@ class State(enum.StrEnum):
 
 
 class Kind(enum.StrEnum):
-    """What happened to a machine."""
+    """Events in the life of a machine."""
 
     INCIDENT = "incident"  # a verdict named it
     ALERT = "alert"  # it noticed something about itself
@@ -143,7 +143,7 @@ def score(events: Sequence[HealthEvent], now: float, rules: Rules = DEFAULT) -> 
 
 
 def judge(events: Sequence[HealthEvent], now: float, rules: Rules = DEFAULT) -> Judgement:
-    """What the whole past says. Quarantine ends only by a readmission."""
+    """Judge the machine by its whole past. Quarantine ends only by a readmission."""
     total = score(events, now, rules)
     quarantine = _quarantine(events, rules)
     if quarantine:

@@ -59,7 +59,8 @@ class HealthError(EverstepError):
 
 
 class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one machine. `since`: of the event that brought this state; None: suspicion faded by itself."""
+    """The record of one machine. `since`: time of the event that brought this state; None: suspicion faded by
+    itself."""
 
     host: str
     state: State

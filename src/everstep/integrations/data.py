@@ -68,7 +68,7 @@ class ResumableLoader:
         self._end_epoch()
 
     def leave_epoch(self) -> None:
-        """What is left of an epoch is left out. Done by iterating again, as with any loader."""
+        """Leave out the rest of the epoch. Done by iterating again, as with any loader."""
         if self._is_within:
             self._end_epoch()
             self._own = None  # it would go on in the epoch that was left

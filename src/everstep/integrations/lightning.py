@@ -83,7 +83,7 @@ class EverstepCallback(_library.Callback):  # type: ignore[misc]
             self._trainer = None
 
     def state_dict(self) -> dict[str, Any]:
-        """What Lightning keeps beside models and optimizers. Empty for Lightning's own checkpoints."""
+        """Return what Lightning keeps beside models and optimizers. Empty for Lightning's own checkpoints."""
         trainer = self._trainer
         if trainer is None or not self._is_asked:
             return {}

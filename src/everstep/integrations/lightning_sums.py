@@ -1,4 +1,5 @@
-"""What Lightning adds up over an epoch: values of `self.log(on_epoch=True)`, and torchmetrics. No checkpoint has them.
+"""Values that Lightning adds up over an epoch: those of `self.log(on_epoch=True)`, and torchmetrics. No checkpoint has
+them.
 
 Called by the callback (lightning.py), which decides when. Values that are only logged per step are not kept: the next
 step has new ones.
@@ -15,7 +16,7 @@ _META = (
 
 
 def capture(trainer: Any) -> dict[str, Any]:  # noqa: ANN401 - a Trainer
-    """Of the epoch so far, on this rank."""
+    """Return the values and metrics of the epoch so far, on this rank."""
     logged = {}
     for key, result in trainer.fit_loop.epoch_loop._results.items():
         if result.meta.on_epoch and result.is_tensor:

@@ -1,4 +1,4 @@
-"""What a data loader has pulled from its sampler, and the random numbers that belong to each pull.
+"""A record of what a data loader has pulled from its sampler, and the random numbers that belong to each pull.
 
 Answers: where in its epoch is a loader that fetches ahead, and which state of which generators must be put back so that
 the same batch comes out again. Called by `integrations.data` for loaders that it skips in, and by the frameworks'
@@ -120,7 +120,8 @@ def _all_parts(loader: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
 
 
 def generators(loader: Any) -> Iterator[tuple[str, torch.Generator]]:  # noqa: ANN401
-    """Of their own, that go on from one epoch to the next."""
+    """Yield the loader's and its samplers' own generators, each with its path: those that continue from one epoch to
+    the next."""
     for path, part in _parts(loader):
         for name in ("generator", "synchronized_generator"):
             generator = getattr(part, "__dict__", {}).get(name)

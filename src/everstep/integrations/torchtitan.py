@@ -18,7 +18,8 @@ _T = TypeVar("_T")
 
 
 def attach(trainer: _T, **objects: Stateful) -> _T:
-    """The same trainer. `objects`: what else a step depends on, by keyword, as in `everstep.State`."""
+    """Return the same trainer, with Everstep attached if it runs the job. `objects`: what else a step depends on, by
+    keyword, as in `everstep.State`."""
     runtime = current()
     if runtime is not None:
         _Attachment(trainer, objects, runtime)

@@ -57,7 +57,8 @@ _SUMMARY = {"train_runtime", "train_loss", "total_flos"}
 
 
 def attach(trainer: _T, **objects: Stateful) -> _T:
-    """The same trainer. `objects`: what else a step depends on, by keyword, as in `everstep.State`.
+    """Return the same trainer, with Everstep attached if it runs the job. `objects`: what else a step depends on, by
+    keyword, as in `everstep.State`.
 
     Raises TypeError for a version of transformers that is too old. A part of DeepSpeed that cannot be kept raises it
     when training begins.

@@ -1,6 +1,5 @@
-"""What the journal says about copies of snapshots and about the persistent tier: the part of a `RunView` that `fold`
-builds from these records. Pure; decides and formats nothing.
-"""
+"""Copies of snapshots and contents of the persistent tier, as the journal has them: the part of a `RunView` that `fold`
+builds from these records. Pure; decides and formats nothing."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which node each rank of a generation is on, as ranges: a large job restarts often, and a foreign journal may name a
+"""Node of each rank of a generation, stored as ranges: a large job restarts often, and a foreign journal may name a
 million ranks in every line."""
 
 from bisect import bisect_right

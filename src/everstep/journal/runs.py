@@ -125,8 +125,8 @@ def register(run: str, run_dir: RunDir) -> str:
 
 
 def make_known(run: str, run_dir: RunDir) -> None:
-    """As `register`, on a host that keeps the journal of another one's run; where the home is shared, that one's is
-    known there already."""
+    """Register another host's run on a host that keeps its journal. Do nothing if the home directory is shared: the
+    other host has registered the run there already."""
     try:
         there = home() / "runs" / run
         is_known = there.exists() and there.resolve().parent.name != run_dir.path.parent.name
@@ -150,7 +150,8 @@ def find_run(argument: str | None = None, run_dir: str | None = None) -> RunDir:
 
 
 def _led_elsewhere() -> str:
-    """What to do on a host that only took part in a run: its record is another host's. Empty: it did not."""
+    """Return advice for a host that only took part in a run: the record is on another host. Empty: it took part in
+    none."""
     try:
         found = sorted((home() / "hosts").iterdir(), key=lambda each: each.stat().st_mtime)
     except OSError:

@@ -1,4 +1,4 @@
-"""Which lines of a long journal need not be decoded to know the state of the run.
+"""Lines of a long journal that need not be decoded to know the state of the run.
 
 Agents report cumulative accounts every two seconds, so nearly all of a long journal is accounts that a later one of the
 same node and generation replaces. A run of a day has a hundred thousand of them; `everstep status` has 150 ms. Only

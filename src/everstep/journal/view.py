@@ -1,4 +1,4 @@
-"""What a run's journal says, as values: the common input of every text, JSON and figure about a run.
+"""Contents of a run's journal, as values: the common input of every text, JSON and figure about a run.
 
 Built by `fold`; read by `report`, `cli`, `history`. Nothing here decides or formats. `None` is "not known".
 All times are seconds since the epoch, as recorded.

@@ -37,7 +37,7 @@ def write_report_of(view: RunView | None, run_dir: Path, environ: Mapping[str, s
 
 
 def write_error(kind: str, message: str, environ: Mapping[str, str]) -> None:
-    """What ended the launcher itself: a setting, a signal."""
+    """Write what ended the launcher itself: a setting, a signal."""
     if path := environ.get(VARIABLE):
         extra = {"py_callstack": f"{kind}: {message}", "timestamp": str(int(time.time()))}
         _write(path, {"message": {"message": f"{kind}: {message}", "extraInfo": extra}})

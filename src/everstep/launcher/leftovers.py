@@ -1,7 +1,8 @@
-"""What ranks left running when all of them had ended well: an upload in the background, a server.
+"""Leftovers: processes that ranks left running when all of them had ended well, such as an upload in the background or
+a server.
 
-torchrun leaves it alone, so does everstep, and says what it is; --leftovers decides otherwise. What a failed or stopped
-generation leaves is always ended: nothing old may write beside a new one. Called by `launcher.supervise`.
+torchrun leaves them alone, so does everstep, and reports what they are; --leftovers decides otherwise. What a failed or
+stopped generation leaves is always ended: nothing old may write beside a new one. Called by `launcher.supervise`.
 """
 
 import asyncio

@@ -47,7 +47,7 @@ class Narration:
 
     @property
     def view(self) -> RunView | None:
-        """What the journal says; None before its first line."""
+        """The view of the journal; None before its first line."""
         return self._narrator.view if self._narrator is not None else None
 
     def live(self) -> str:
@@ -85,7 +85,7 @@ class Narration:
 
 
 def _account(view: RunView) -> str:
-    """What the run cost, in one line."""
+    """Summarize what the run cost, in one line."""
     goodput = goodput_of(history_of(view, time.time()))
     recovered = sum(incident.outcome == "recovered" for incident in view.incidents.values())
     incidents = plural(len(view.incidents), "incident")

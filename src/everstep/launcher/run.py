@@ -32,13 +32,13 @@ from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.arguments.settings import Settings, resolve
 from everstep.launcher.early_signals import EarlySignals
 from everstep.launcher.foreign.translating import Translated
-from everstep.launcher.hosts import token as tokens
-from everstep.launcher.hosts.place import claim
 from everstep.launcher.narration import Narration
 from everstep.launcher.output.notifying import end_notifier, start_exporter, start_notifier
 from everstep.launcher.output.room import Room
 from everstep.launcher.output.shown import check_streams
 from everstep.launcher.output.terminal import Terminal
+from everstep.launcher.reach import token as tokens
+from everstep.launcher.reach.place import claim
 from everstep.launcher.rundir.rundir import Prepared, prepare
 from everstep.launcher.showing import shown, tails_of
 from everstep.launcher.stores.stores import Stores, stores_for
@@ -77,9 +77,9 @@ def launch(asked: Translated) -> int:
 def _launch_on_hosts(settings: Settings, hosts: Hosts, signals: tuple[int, ...]) -> int:
     """Act as the first host if this host owns the endpoint and its run does not continue elsewhere, else as one that
     joins."""
-    from everstep.launcher.heirs.returning import find_led
     from everstep.launcher.hosts.first import First  # most runs have one host, and load none of this
-    from everstep.launcher.hosts.joining import join
+    from everstep.launcher.joining.joining import join
+    from everstep.launcher.succession.returning import find_led
 
     token = tokens.given(os.environ)
     meeting = claim(hosts)
@@ -211,7 +211,7 @@ def _supervise(
 
 
 def _beside_the_start(prepared: Prepared, terminal: Terminal) -> None:
-    """What takes long and nothing waits for; of lower priority than the ranks."""
+    """Do what takes long and nothing waits for, at a lower priority than the ranks."""
     if crowded := checks.crowded(prepared.file.spec.world_size):
         terminal.say(crowded)
     with contextlib.suppress(OSError):
@@ -243,7 +243,8 @@ def header(prepared: Prepared, port: int) -> list[str]:
 
 
 def _token(prepared: Prepared, fd: int = 2) -> str:
-    """What makes the link open the page; not in a file that other users may read, as a batch system's log often is."""
+    """Return the query that makes the link open the page. If a file that other users may read takes the output, as a
+    batch system's log often does, the query names the token's file instead of the token."""
     with contextlib.suppress(OSError):
         found = os.fstat(fd)
         if stat.S_ISREG(found.st_mode) and found.st_mode & 0o044:

@@ -1,4 +1,4 @@
-"""What of the ranks' output this terminal shows, from the settings and the run's specification."""
+"""The part of the ranks' output that this terminal shows, from the settings and the run's specification."""
 
 import os
 from pathlib import Path

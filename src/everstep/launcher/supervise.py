@@ -79,7 +79,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TakenOver(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host that takes over the controller has from before."""
+    """The state that a host brings along from before when it takes over the controller."""
 
     epoch: int
     children: Children

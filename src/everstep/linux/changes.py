@@ -1,4 +1,4 @@
-"""Which files were written to, and in which order: inotify. Without it the files are only polled.
+"""Changes of files, in the order in which they were written to, by inotify. Without it the files are only polled.
 
 With a look every tenth of a second only, what two ranks wrote one after the other would be shown in the order of their
 numbers.
@@ -68,7 +68,7 @@ class Changes:
             time.sleep(_BUSY_S)
 
     def take(self) -> list[object]:
-        """As `wait`, but only what is there now."""
+        """Return the keys that `wait` would return, but without waiting: only what is there now."""
         try:
             data = os.read(self._fd, 64 << 10)
         except OSError:

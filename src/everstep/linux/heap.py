@@ -38,7 +38,8 @@ class _Info(ctypes.Structure):
 
 
 def bytes_in_use() -> int:
-    """What this process has of its C library and has not freed; where that cannot say it, its private memory."""
+    """Return the bytes that this process has of its C library and has not freed; if the library cannot report them, its
+    private memory."""
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)  # glibc 2.33
     if mallinfo is not None:
         mallinfo.restype = _Info

@@ -19,7 +19,7 @@ class Port(NamedTuple):
 
     @property
     def bps(self) -> float | None:
-        """What it can send, bit/s. None: not known."""
+        """The rate at which it can send, in bit/s. None: unknown."""
         try:
             found = _RATE.match((self.path / "rate").read_text())
         except (OSError, UnicodeDecodeError):

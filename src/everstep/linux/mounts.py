@@ -1,4 +1,4 @@
-"""Which filesystems machines share: a file there can be seen elsewhere, and every call can wait for a server."""
+"""Filesystems that machines share: a file there can be seen elsewhere, and every call can wait for a server."""
 
 from pathlib import Path
 

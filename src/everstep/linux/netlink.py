@@ -1,4 +1,4 @@
-"""What the kernel lists over netlink, of the network namespace of this thread. Reads only; needs no rights."""
+"""Lists that the kernel gives over netlink, of the network namespace of this thread. Reads only; needs no rights."""
 
 import socket
 import struct

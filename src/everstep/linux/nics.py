@@ -37,7 +37,8 @@ def read_nics(root: Path = Path("/"), speeds: "Speeds | None" = None) -> dict[st
 
 
 class Speeds:
-    """What interfaces can send. Some drivers ask their card for it, so it is asked every ten seconds only."""
+    """The rates at which interfaces can send. Some drivers ask their card for the rate, so it is asked every ten
+    seconds only."""
 
     _EVERY_S = 10.0
 

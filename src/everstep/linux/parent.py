@@ -1,4 +1,4 @@
-"""What ties a process to those it comes from and to those it leaves behind: signals at the parent's death, reaping."""
+"""Ties of a process to those it comes from and to those it leaves behind: signals at the parent's death, reaping."""
 
 import ctypes
 import os
@@ -26,14 +26,15 @@ def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> bool:
 
 
 def live_with_named(argv: Sequence[str]) -> bool:
-    """As `die_with_parent`, with SIGTERM, for the process that `--parent` names among these arguments, if it does."""
+    """Call `die_with_parent`, with SIGTERM, for the process that `--parent` names among these arguments. Return its
+    result; True if no process is named."""
     words = [word for argument in argv for word in argument.split("=", 1)]
     after = words[words.index("--parent") + 1 :] if "--parent" in words else []
     return not after or not after[0].isdigit() or die_with_parent(int(after[0]), signal.SIGTERM)
 
 
 def call_this(name: str) -> None:
-    """What /proc/PID/comm says of this thread; at most 15 characters."""
+    """Set the name of this thread that /proc/PID/comm shows; at most 15 characters."""
     _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 

@@ -1,6 +1,7 @@
-"""Which sockets within this machine are the two ends of one connection, asked of the kernel (sock_diag, Linux 3.3).
+"""Pairs of sockets within this machine that are the two ends of one connection, asked of the kernel (sock_diag, Linux
+3.3).
 
-Of the network namespace of this thread; a socket of another one is not listed. Reads only; needs no rights.
+Only of the network namespace of this thread; a socket of another one is not listed. Reads only; needs no rights.
 """
 
 import socket

@@ -1,4 +1,4 @@
-"""What a run's view says, as samples. Pure."""
+"""Conversion of a run's view into samples. Pure."""
 
 import re
 from collections import Counter

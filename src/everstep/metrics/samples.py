@@ -8,7 +8,8 @@ Labels = dict[str, str]
 
 
 class Buckets(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a histogram: (upper bound, how many are not above it), the last one without a bound; and the sum."""
+    """Cumulative buckets of a histogram: (upper bound, how many are not above it), the last one without a bound; and
+    the sum."""
 
     counts: tuple[tuple[float, int], ...]
     total: float

@@ -1,4 +1,4 @@
-"""What ranks entered of the collectives of their process groups, as agents report it. Values only."""
+"""Collectives that ranks entered in their process groups, as agents report them. Values only."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Which component's word counts: what only the kernel and its drivers know, a program can at most repeat."""
+"""Components about which only the kernel and its drivers are believed: a program can at most repeat their words."""
 
 KERNEL = frozenset(
     {"cpu", "disk", "fs", "gpu", "gpu_amd", "host", "host_memory", "kernel", "network", "nic", "nvlink", "nvswitch"}

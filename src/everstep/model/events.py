@@ -163,7 +163,7 @@ class AnomalyFound(Happened, frozen=True, kw_only=True):
 
 
 class NodeAlerted(Happened, frozen=True, kw_only=True):
-    """What a node noticed about itself, or in the logs of its ranks."""
+    """Alerts that a node raised about itself, or from the logs of its ranks."""
 
     node: str
     alerts: tuple[Alert, ...]
@@ -206,7 +206,7 @@ class EvidenceCollected(Happened, frozen=True, kw_only=True):
 
 
 class RankTraced(Happened, frozen=True, kw_only=True):
-    """What became of a trace. Answers `TraceRank`; changes nothing but what is known of the incident."""
+    """Outcome of a trace. Answers `TraceRank`; changes nothing but what is known of the incident."""
 
     node: str
     generation: int
@@ -220,7 +220,7 @@ class RankTraced(Happened, frozen=True, kw_only=True):
 
 
 class Diagnosed(Happened, frozen=True, kw_only=True):
-    """What the collected evidence says. Answers `Diagnose`."""
+    """Verdict on the collected evidence. Answers `Diagnose`."""
 
     generation: int
     incident: str
@@ -230,7 +230,7 @@ class Diagnosed(Happened, frozen=True, kw_only=True):
 
 
 class NodeExamined(Happened, frozen=True, kw_only=True):
-    """What a node has to say about its part of an examination. Answers `ExamineNode`."""
+    """A node's result of its part of an examination. Answers `ExamineNode`."""
 
     node: str
     generation: int
@@ -356,7 +356,8 @@ class CheckpointCommitted(Happened, frozen=True, kw_only=True):
 
 
 class CheckpointsFound(Happened, frozen=True, kw_only=True):
-    """What the persistent tier holds when a run, or an attempt, begins. Before the first generation forms."""
+    """Checkpoints in the persistent tier when a run, or an attempt, begins. Reported before the first generation
+    forms."""
 
     checkpoints: tuple[Checkpoint, ...] = ()
     why: str = ""  # it could not be read
@@ -426,7 +427,7 @@ class UpdateRequested(Happened, frozen=True, kw_only=True):
 
 
 class UpdateValidated(Happened, frozen=True, kw_only=True):
-    """What a node says of a version before it may be started. Answers `ValidateUpdate`."""
+    """A node's judgement of a version before it may be started. Answers `ValidateUpdate`."""
 
     node: str
     version: str

@@ -10,7 +10,7 @@ import msgspec
 
 
 class ExamKind(enum.StrEnum):
-    """What nodes are asked to do when a fault has no culprit and the job stands still."""
+    """Examinations that nodes run when a fault has no culprit and the job stands still."""
 
     SELF = "self"  # the node's own test; its group is itself
     ALL_TO_ALL = "all-to-all"  # between the ranks of one node
@@ -20,7 +20,7 @@ class ExamKind(enum.StrEnum):
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rank itself said of its end: TORCHELASTIC_ERROR_FILE, or our own exception hook."""
+    """A rank's own report of its end, from TORCHELASTIC_ERROR_FILE or from our exception hook."""
 
     kind: str  # exception class, "KeyError"
     message: str
@@ -135,7 +135,7 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NumberPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank said of one step: by `everstep.step`, or in a line of its log. None: it did not say."""
+    """A rank's own numbers for one step, from `everstep.step` or from a line of its log. None: not reported."""
 
     step: int | None = None
     loss: float | None = None
@@ -176,8 +176,8 @@ class RankDigest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank did in each loop step: runs of (first step, number of steps, optimizer steps, collectives), oldest
-    first. Collectives are -1 where they are not counted."""
+    """Counts of one rank in each loop step, as runs of (first step, number of steps, optimizer steps, collectives),
+    oldest first. Collectives are -1 where they are not counted."""
 
     rank: int
     runs: tuple[tuple[int, int, int, int], ...]
@@ -247,7 +247,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gathered(msgspec.Struct, frozen=True, kw_only=True):
-    """What was collected of one rank: where it is, and what of it could not be had."""
+    """Evidence collected from one rank: the file that holds it, and the parts that were unavailable."""
 
     rank: int
     file: str  # below the run directory
@@ -299,7 +299,7 @@ class LinkState(enum.StrEnum):
 
 
 class LinkSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node sees of its link to another one, now."""
+    """A node's current view of its link to another node."""
 
     to: str
     state: LinkState

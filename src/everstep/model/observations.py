@@ -16,7 +16,7 @@ class Happened(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
 
 
 class SignalsReported(Happened, frozen=True, kw_only=True):
-    """What the probes of a node see of its live ranks. For the hang rule; never on record."""
+    """Signals of a node's live ranks, as its probes see them. For the hang rule; never on record."""
 
     node: str
     generation: int
@@ -24,8 +24,8 @@ class SignalsReported(Happened, frozen=True, kw_only=True):
 
 
 class LinksReported(Happened, frozen=True, kw_only=True):
-    """What a node sees of all its links to other nodes, when one of them or a port has changed. For verdicts on hangs;
-    never on record."""
+    """A node's view of all its links to other nodes, sent when one of them or a port has changed. For verdicts on
+    hangs; never on record."""
 
     node: str
     generation: int
@@ -42,7 +42,7 @@ class NumbersReported(Happened, frozen=True, kw_only=True):
 
 
 class DigestsReported(Happened, frozen=True, kw_only=True):
-    """What a node's ranks hold, in digests. Never on record."""
+    """Digests of what a node's ranks hold. Never on record."""
 
     node: str
     generation: int

@@ -1,4 +1,4 @@
-"""What the user asked for: the run's specification. Written once, in the first journal record."""
+"""Specification of a run, as the user asked for it. Written once, in the first journal record."""
 
 import enum
 from typing import Annotated, TypeAlias

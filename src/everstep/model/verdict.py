@@ -1,4 +1,4 @@
-"""What is believed about a fault, and what was chosen because of it."""
+"""Verdicts and decisions: what is believed about a fault, and what was chosen because of it."""
 
 import enum
 
@@ -73,7 +73,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What was chosen, by which rule, and what was not."""
+    """A choice, the rule that made it, and the alternatives that were refused."""
 
     chosen: str  # "restart all ranks in place as generation 3"
     rule: str  # stable name of the rule: "restart-in-place"

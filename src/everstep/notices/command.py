@@ -96,7 +96,8 @@ def _kill(pids: list[int]) -> None:
 
 
 def end_children() -> None:
-    """Of a process that has nothing else below it: before it ends, whatever any command has left."""
+    """Kill all descendants of this process before it ends: whatever any command has left. Only for a process that has
+    no others."""
     until = time.monotonic() + SWEEP_S
     while (pids := descendants(os.getpid(), MOST)) and time.monotonic() < until:
         _kill(pids)

@@ -18,7 +18,7 @@ Counts = dict[str, dict[str, int]]
 
 
 def load_counts(run_dir: Path) -> Counts:
-    """Of both. Nothing of one that is not there, or cannot be read."""
+    """Load the counts of notifier and exporter together. A file that is missing or cannot be read adds nothing."""
     return _load(run_dir / NAME) | _load(run_dir / OTLP)
 
 

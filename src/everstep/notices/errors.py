@@ -1,4 +1,4 @@
-"""What went wrong with one notice."""
+"""Error for a notice that could not be delivered."""
 
 
 class NoticeError(Exception):

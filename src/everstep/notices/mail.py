@@ -51,8 +51,8 @@ def _server(receiver: Receiver, deadline: float) -> smtplib.SMTP:
 
 
 class _Little:
-    """What a mail server says, up to a limit: its answers may have any number of lines, all are kept, and each byte of
-    them may come just before the socket's own limit."""
+    """Reader of a mail server's answers, limited in bytes and time. Without it, an answer may have any number of lines,
+    which are all kept, and each of its bytes may come just before the socket's own limit."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         self._sock, self._deadline, self._limit_s = sock, deadline, sock.gettimeout() or 0.0

@@ -1,4 +1,4 @@
-"""What is said of a run: one message per incident, in the words of `everstep incident`. View to text; pure."""
+"""Messages about a run: one per incident, in the words of `everstep incident`. View to text; pure."""
 
 import msgspec
 
@@ -29,7 +29,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def messages_of(view: RunView) -> list[Message]:
-    """Of every incident that was concluded, and of an end that no incident explains; oldest first."""
+    """Return a message for every incident that was concluded, and one for an end that no incident explains; oldest
+    first."""
     found = [_of_incident(view, incident) for incident in view.incidents.values() if incident.verdict is not None]
     finish = view.finish
     if finish is not None and finish.outcome in ("failed", "gave-up") and not _is_explained(view):

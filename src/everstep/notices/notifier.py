@@ -60,7 +60,7 @@ class Notifier:
         self._save()
 
     async def _give_up(self) -> None:
-        """What is not sent by now never will be, and is counted as any other failure."""
+        """Give up the notices that are not sent by now, and count them as any other failure."""
         under_way = [task for task in self._tasks.values() if not task.done()]
         for task in under_way:
             task.cancel()

@@ -29,7 +29,7 @@ class _Posted(msgspec.Struct):
 
 
 async def send(receiver: Receiver, due: Due, text: str) -> str | None:
-    """What the message can be edited by, if it can."""
+    """Send the notice. Return the handle by which it can be edited later; None: it cannot be edited."""
     body = _body(due, text)
     match receiver.kind:
         case "webhook":

@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}")
 
 
 class Receiver(msgspec.Struct, frozen=True, kw_only=True):
-    """Which fields a kind needs is in `_NEEDS`."""
+    """A receiver of notices. `_NEEDS` lists the fields that a kind needs."""
 
     kind: str
     name: str = ""

@@ -86,7 +86,8 @@ def _histogram(labels: dict[str, str], buckets: Buckets, since: int, at: int) ->
 
 
 def spans_of(view: RunView, incident: IncidentView, resource: Resource) -> list[ReadableSpan]:
-    """Of an incident that is over: one span, and below it one for each phase of which both ends are known."""
+    """Convert an incident that is over into spans: one for the whole, and a child for each phase with both ends
+    known."""
     times, key = times_of(view, incident), f"everstep/{view.run}/{incident.id}"
     whole = _context(key, "")
     attributes = attributes_of(view, incident)

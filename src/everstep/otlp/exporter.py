@@ -69,7 +69,7 @@ class Exporter:
         self._save()
 
     def _know(self) -> None:
-        """What is over is not news."""
+        """Mark the incidents that are already over, so that they are not exported as news."""
         view = self._following.view()
         for incident in view.incidents.values() if view is not None else ():
             if not incident.is_open:

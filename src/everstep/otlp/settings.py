@@ -10,7 +10,7 @@ _PREFIX = "OTEL_EXPORTER_OTLP_"
 
 
 def signals(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What has an endpoint and is not switched off."""
+    """Return the signals that have an endpoint and are not switched off."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return ()
     return tuple(signal for signal in SIGNALS if _is_wanted(environ, signal))

@@ -31,7 +31,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _news(inspection: Sequence[Result]) -> list[Result]:
-    """What the node's own counters say of the time of the round; the rest of them is not what is burnt in."""
+    """List what the node's own counters report for the time of the round; the rest of the inspection does not concern
+    what is burnt in."""
     return [
         result
         for result in inspection
@@ -41,7 +42,7 @@ def _news(inspection: Sequence[Result]) -> list[Result]:
 
 
 class Series:
-    """What all rounds gave, per metric: the values, and the first round that went wrong."""
+    """The results of all rounds, per metric: the values, and the first round that went wrong."""
 
     def __init__(self) -> None:
         self.num_rounds = 0

@@ -1,7 +1,7 @@
-"""Which machine this is, and of which kind: nodes of one kind are compared with each other.
+"""The name of this machine, and its kind: nodes of one kind are compared with each other.
 
-The kind is made of what does not go missing: the product's name and the processor, never counts of devices. With seven
-of eight GPUs a node is still of its kind.
+The kind is made of what does not go missing: the product's name and the CPU, never counts of devices. With seven of
+eight GPUs a node is still of its kind.
 """
 
 import platform

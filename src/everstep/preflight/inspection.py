@@ -16,7 +16,7 @@ from everstep.version import __version__
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asked for."""
+    """The inspection that the user asked for."""
 
     settings: Settings
     checks: tuple[str, ...]

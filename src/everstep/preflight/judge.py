@@ -66,7 +66,7 @@ def worse(result: Result, verdict: Judgement, why: str, baseline: Value, source:
 
 
 class Expectation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user knows about this node: `gpu.count=8`, `nic.*.mtu>=9000`."""
+    """One fact that the user knows about this node: `gpu.count=8`, `nic.*.mtu>=9000`."""
 
     pattern: str
     sign: str  # "=", ">=", "<="

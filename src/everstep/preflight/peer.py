@@ -34,7 +34,7 @@ _LINE_BYTES = 256
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """What the receiving side counted, between the first and the last byte."""
+    """Bytes and time that the receiving side counted, between the first and the last byte."""
 
     num_bytes: int
     took_s: float
@@ -143,7 +143,8 @@ def _answer(
 
 
 def _asked(connection: socket.socket, token: str) -> tuple[str, str] | None:
-    """What it asks for; None: it has not the token. All of it within a few seconds, however it is cut into bytes."""
+    """Read the peer's request; None if it does not have the token. All of it has to come within a few seconds, however
+    it is cut into bytes."""
     connection.settimeout(_PROOF_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     nonce = os.urandom(16).hex().encode()

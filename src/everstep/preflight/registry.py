@@ -16,7 +16,7 @@ Measure = Callable[[Settings], Iterable[Yielded]]
 
 
 class Load(enum.StrEnum):
-    """What a check does to the node."""
+    """A check's effect on the node."""
 
     READS = "reads"  # reads files of the kernel: may run beside a job
     WORKS = "works"  # computes, writes, sends: disturbs a job

@@ -23,7 +23,7 @@ class Judgement(enum.StrEnum):
 
 
 class Better(enum.StrEnum):
-    """What makes a value worse than another, for baselines and for other nodes."""
+    """The direction in which a value is better than another, for baselines and for other nodes."""
 
     HIGHER = "higher"
     LOWER = "lower"

@@ -1,4 +1,4 @@
-"""What the user asked for, as the checks get it; and how large each measurement is at each level."""
+"""The user's settings as the checks get them; and how large each measurement is at each level."""
 
 import enum
 

@@ -1,9 +1,8 @@
-"""What the reading verbs print with --json. Pure; the keys are documented in docs/reading-a-run.md and only grow.
+"""Objects that the reading commands print with --json. Pure; the keys are documented in docs/reading-a-run.md and only
+grow.
 
 Times are seconds since the epoch, durations end in `_s`, what is not known is null and never 0.
 """
-
-from typing import Any
 
 import msgspec
 
@@ -16,12 +15,11 @@ from everstep.report.now.status import at_risk, notes, step_s
 from everstep.report.parts.asked import Asked
 from everstep.report.parts.codes import CODES
 from everstep.report.parts.evidence import evidence_seq
+from everstep.report.parts.json_values import Json
 from everstep.report.parts.noted import last_progress
 from everstep.report.parts.phases import times_of
 from everstep.report.picture.heads import now_sentence
 from everstep.report.updates import updates_json
-
-Json = dict[str, Any]
 
 
 def status_json(view: RunView, goodput: Goodput, asked: Asked) -> Json:

@@ -36,7 +36,7 @@ class NodeCopies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
-    """What would have to be done again."""
+    """Steps that would have to be done again, and where the job would resume."""
 
     steps: int | None  # None: not known
     resume_step: int | None = None  # None: from the beginning, or not known

@@ -1,4 +1,4 @@
-"""What makes a job uneven, as text and as an object. Pure; printed by `everstep analyze FILE`."""
+"""Causes of a job's unevenness, as text and as an object. Pure; printed by `everstep analyze FILE`."""
 
 from typing import Any
 

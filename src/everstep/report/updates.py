@@ -15,7 +15,7 @@ _PAINTS = {Stage.REFUSED: Paint.RED, Stage.ROLLED_BACK: Paint.ORANGE, Stage.TRAI
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What it cost to start a version. None: not known (yet)."""
+    """Cost of starting a version. None: not known (yet)."""
 
     begun_at: float | None  # the ranks before were asked to end, or had failed
     stepped_at: float | None  # first new step of the slowest rank
@@ -50,7 +50,7 @@ def version_title(version: Version) -> str:
 
 
 def update_line(view: RunView, update: UpdateView) -> str:
-    """What became of it, in one line."""
+    """Describe in one line what became of an update."""
     title = version_title(update.version)
     last = update.history[-1] if update.history else None
     why = printable(last.why) if last is not None else ""

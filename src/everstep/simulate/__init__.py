@@ -1,1 +1,1 @@
-"""What would happen to a fleet, and what would have been done in a run. No clock, no network, no files."""
+"""Simulations: what would happen to a fleet, and what would have been done in a run. No clock, no network, no files."""

@@ -1,8 +1,8 @@
-"""What patience costs: standstills that were recorded, hangs and healthy waits, under one rule or another. Pure.
+"""Price of patience: recorded standstills, hangs and healthy waits, under one rule or another. Pure.
 
 Both mistakes have a price. A hang that is acted on late holds all machines meanwhile; a healthy wait that is taken for
 a hang costs a restart, the steps that nothing holds, and often comes again at the same place. The rule of a policy is
-`patience` of `core.run.standstill`; beside it stand rules that know one time for everything.
+`patience` of `core.run.standstill`; it is compared with rules that use one time for everything.
 """
 
 import math
@@ -51,7 +51,7 @@ RULES = (
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """Of all standstills under one rule. Shares of nothing are None."""
+    """Cost of all standstills under one rule. Quantiles of nothing are None."""
 
     rule: str
     num_hangs: int
@@ -100,7 +100,7 @@ def price(standstills: Sequence[Standstill], policy: Policy, rule: Rule) -> Pric
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rule costs a fleet in a run: arithmetic on the mean of each kind of standstill."""
+    """Cost of one rule to a fleet in a run: arithmetic on the mean of each kind of standstill."""
 
     rule: str
     hangs_s: float
@@ -119,8 +119,8 @@ def fleet_prices(
     wall_s: float,
     resubmit_s: float,
 ) -> tuple[Fleet, ...]:
-    """Of so many hangs and healthy waits in a run; a run that gives up is submitted again. Empty where nothing is
-    recorded to take means of."""
+    """Price so many hangs and healthy waits in a run, rule by rule; a run that gives up is submitted again. Return
+    nothing if no hang or no healthy wait is recorded to take means of."""
     found = []
     for each in prices(standstills, policy):
         if not each.num_hangs or not each.num_healthy:

@@ -47,7 +47,8 @@ def binomial_quantile(num_nodes: int, rate: float, quantile: float = QUANTILE) -
 
 
 def negative_binomial_quantile(mean: float, variance: float, quantile: float = QUANTILE) -> int:
-    """The same for counts with this mean and a variance above it, by the method of moments. Raises ValueError."""
+    """Return the smallest k with P(at most k) >= quantile, for counts with this mean and a variance above it, by the
+    method of moments. Raises ValueError."""
     if not 0 < mean < variance or not 0 <= quantile < 1:
         raise ValueError(f"no distribution: mean {mean}, variance {variance}, quantile {quantile}")
     size = mean * mean / (variance - mean)

@@ -23,7 +23,7 @@ _RESTARTED = ("recovered", "gave-up")
 
 
 def benchmarked() -> tuple[Standstill, ...]:
-    """What bench/healthy.py and bench/certain.py recorded, by bench/standstills.py."""
+    """Return what bench/healthy.py and bench/certain.py recorded, as bench/standstills.py converted it."""
     text = files("everstep.simulate").joinpath("standstills.json").read_bytes()
     return msgspec.json.decode(text, type=tuple[Standstill, ...])
 
@@ -65,7 +65,7 @@ def _begun(verdict: Verdict, state: State, limit_s: float | None) -> Standstill:
 
 
 def _is_saved(state: State) -> bool:
-    """As core.faults.hangs asks: every rank that lives holds a snapshot, or began from one."""
+    """Whether every live rank holds a snapshot or began from one: the question that core.faults.hangs asks."""
     alive = [worker for worker in state.workers.values() if worker.exit is None]
     if alive and all(worker.account is not None and worker.account.published_step is not None for worker in alive):
         return True

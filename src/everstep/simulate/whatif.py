@@ -25,7 +25,7 @@ _SAME_FOR_ALL = ("why", "at", "due_at", "grace_s", "save_s", "limit_s", "verdict
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided about one event. `chosen` and `why` are sentences; `does`: "evict n1", "stop 8 nodes"."""
+    """A decision about one event. `chosen` and `why` are sentences; `does`: "evict n1", "stop 8 nodes"."""
 
     chosen: str
     why: str
@@ -43,7 +43,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """The same decision with another duration: `what` is an action and its field, "StopWorkers.grace_s"."""
+    """A decision that differs only in a duration. `what`: an action and its field, "StopWorkers.grace_s"."""
 
     what: str
     was_s: float
@@ -109,7 +109,8 @@ def what_if(records: Iterable[Record], recorded: Policy, other: Policy) -> WhatI
 
 
 def _acts(decided: Sequence[Action], *, only_world: bool = False) -> list[tuple[object, ...]]:
-    """What is decided, without words and times."""
+    """Return the actions to compare: without words, times and timers, and with `only_world` without those that are only
+    on record."""
     return [
         (type(action).__name__, *_fields(action))
         for action in decided

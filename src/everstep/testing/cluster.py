@@ -84,7 +84,7 @@ class Cluster:
             self.actions = decided + self.find_checkpoints()
 
     def find_checkpoints(self) -> list[Action]:
-        """What the launcher tells when a run, or an attempt, begins."""
+        """Report the checkpoints as the launcher does when a run, or an attempt, begins."""
         return self.feed(events.CheckpointsFound(at=self.clock.now, checkpoints=self.memory.found()))
 
     def feed(self, *new: Event) -> list[Action]:

@@ -93,7 +93,7 @@ class Host:
         return process
 
     def pids(self) -> list[int]:
-        """Of all processes that live here, as the outside sees them."""
+        """List the pids of all processes that live here, as the outside sees them."""
         here = f"net:[{os.fstat(self._namespace_fd).st_ino}]"
         found = []
         for entry in Path("/proc").iterdir():

@@ -1,4 +1,4 @@
-"""What the nodes of a fake cluster hold in memory and on disk: the truth that decisions are checked against.
+"""The contents of a fake cluster's memory and disks: the truth that decisions are checked against.
 
 Every snapshot knows which generation took it, and the history records which generation's version of a step counts.
 `start` does what agents and ranks do with a StartWorkers, and raises if a rank could not have the step.
@@ -67,8 +67,8 @@ class FakeMemory:
         self._renew(checkpoint.path)
 
     def found(self) -> tuple[Checkpoint, ...]:
-        """What a look at the disk finds, oldest first: a step before which the job went back, and wrote others since,
-        is not told."""
+        """List the checkpoints that a look at the disk finds, oldest first: a step is left out if the job went back
+        before it and has written others since."""
         written = list(self.disk.values())
         told = [c for i, c in enumerate(written) if all(later.step > c.step for later in written[i + 1 :])]
         return tuple(sorted(told, key=lambda each: each.step))
@@ -89,7 +89,7 @@ class FakeMemory:
         return told
 
     def lose(self, node: str, *, keep: bool) -> tuple[Held, ...]:
-        """What outlives the node: its own ranks' memory, when only the agent is gone."""
+        """Lose a node, and return what outlives it: its own ranks' memory, if only the agent is gone."""
         own = self.own.pop(node, {})
         self.copies.pop(node, None)
         self.former.pop(node, None)

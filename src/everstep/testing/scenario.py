@@ -32,7 +32,7 @@ class ScenarioError(ValueError):
 
 
 def run_scenario(text: str) -> str:
-    """The same scenario with today's answers. Raises ScenarioError, and InvariantError of the brain."""
+    """Return the same scenario with today's answers. Raises ScenarioError, and InvariantError of the brain."""
     player = _Player()
     blocks = []
     number = 0

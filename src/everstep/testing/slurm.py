@@ -86,7 +86,8 @@ class SlurmBed:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Of commands on the login host. The home directory is shared by all hosts, as on most clusters."""
+        """The environment of commands on the login host. The home directory is shared by all hosts, as on most
+        clusters."""
         return {"SLURM_CONF": str(self._conf), "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin"}
 
     def run(self, *command: object, limit_s: float = 60.0, env: Mapping[str, str] | None = None) -> str:
@@ -119,7 +120,7 @@ class SlurmBed:
             self.nodes[name].start(["slurmd", "-D", "-f", str(self._conf)], env=self.environ, out=log, err=log)
 
     def state_of(self, node: str) -> str:
-        """As `sinfo` shows it: "idle", "drained*", ..."""
+        """Return the node's state as `sinfo` shows it: "idle", "drained*", ..."""
         return self.run("sinfo", "-h", "-N", "-p", PARTITION, "-n", node, "-o", "%T").strip()
 
     def reason_of(self, node: str) -> str:

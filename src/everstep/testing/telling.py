@@ -1,4 +1,4 @@
-"""What agents and detectors of the fake cluster say: accounts, alerts, verdicts, failed restores."""
+"""Reports of the fake cluster's agents and detectors: accounts, alerts, verdicts, failed restores."""
 
 from collections.abc import Sequence
 

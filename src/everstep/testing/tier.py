@@ -17,7 +17,7 @@ class FakeTier:
         self._asked = [*(each for each in self._asked if each.node != action.node), action]
 
     def answers(self, done: Mapping[int, int], at: float) -> list[SnapshotPersisted]:
-        """Of the nodes all of whose ranks have done the step. `done`: rank -> newest step."""
+        """Return the answers of the nodes all of whose ranks have done the step. `done`: rank -> newest step."""
         ready = [each for each in self._asked if all(done.get(rank, -1) >= each.step for rank in each.ranks)]
         self._asked = [each for each in self._asked if each not in ready]
         return [

@@ -1,7 +1,8 @@
-"""What a web page from elsewhere can make a browser on this machine do: ask us. Here it is turned away.
+"""Rejection of requests that a foreign web page makes a browser on this machine send to us.
 
-A name that is made to lead to 127.0.0.1 (DNS rebinding) is seen by the Host header, a page of another origin by Origin.
-A browser proves who it is with a cookie, which it got for the token in the printed link. Called by `gate` and `api`.
+The Host header gives away a name that was made to lead to 127.0.0.1 (DNS rebinding), the Origin header a page of
+another origin. A browser proves who it is with a cookie, which it got for the token in the printed link. Called by
+`gate` and `api`.
 """
 
 import ipaddress

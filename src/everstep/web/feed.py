@@ -36,7 +36,7 @@ class Feed:
         return f"{self._epoch}.{self._number}"
 
     def update(self, rows: dict[str, Row]) -> Patch | None:
-        """What changed; None: nothing."""
+        """Store the rows and return those that changed; None: none did."""
         changed: dict[str, Row | None] = {
             key: row for key, row in rows.items() if not _is_same(row, self._rows.get(key))
         }

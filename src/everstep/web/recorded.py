@@ -37,7 +37,7 @@ class Recorded:
             return self._look()
 
     def look_rows(self) -> dict[str, Row]:
-        """The same as rows; in one turn, because the next look changes the view."""
+        """Look at the run and return its rows, both in one turn: the next look changes the view."""
         with self._lock:
             moment = self._look()
             return self.overview.rows(moment.view, moment.asked)

@@ -1,4 +1,4 @@
-"""Which events each peer may send: least privilege of the link. An event that is in no list is the controller's own.
+"""The events that each peer may send: least privilege of the link. An event that is in no list is the controller's own.
 
 Add a new event that comes over the link here; a test requires that none is forgotten.
 """

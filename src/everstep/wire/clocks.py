@@ -29,8 +29,8 @@ def ahead_s(theirs: float | None, asked: float, answered: float) -> float:
 
 
 def moved(event: _T, by_s: float) -> _T:
-    """The same with every time in it (`at`, `since`, `..._at`) moved, however deep it lies. Where a time is unknown it
-    stays so."""
+    """Return the event with every time in it (`at`, `since`, `..._at`) moved, however deep it lies. An unknown time
+    stays unknown."""
     return _moved(event, by_s) if by_s else event
 
 

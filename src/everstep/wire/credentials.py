@@ -36,7 +36,8 @@ _LABEL = b"everstep link 2"
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
-    """What one peer needs to be believed. `credentials.json` of a node; only its owner may read it."""
+    """The names and keys with which one peer proves who it is. `credentials.json` of a node; only its owner may read
+    it."""
 
     run: str
     role: str  # "agent" | "launcher"

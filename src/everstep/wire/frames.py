@@ -24,8 +24,9 @@ class Drill(TypedDict):
 
 
 class Assign(TypedDict):
-    """What a process is to be. With it come the rank's 0, 1 and 2 (with `streams`), the board, the rank's own arenas,
-    oldest first, those of `siblings` and of `former`, read-only, and, with `watch`, the socket of the watch thread."""
+    """The assignment of a process. With it come the rank's 0, 1 and 2 (with `streams`), the board, the rank's own
+    arenas, oldest first, those of `siblings` and of `former`, read-only, and, with `watch`, the socket of the watch
+    thread."""
 
     do: Literal["assign"]
     rank: int
@@ -286,7 +287,7 @@ class Dump(TypedDict):
 
 
 class Stacks(TypedDict):
-    """What all threads of the rank execute."""
+    """A request for the stacks of all threads of the rank."""
 
     do: Literal["stacks"]
     id: NotRequired[int]

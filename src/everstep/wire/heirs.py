@@ -54,7 +54,7 @@ class Introduction(HeirMessage, frozen=True, kw_only=True):
 
 
 class Legacy(HeirMessage, frozen=True, kw_only=True):
-    """What a successor needs besides the journal; only hosts of this run get it."""
+    """The values that a successor needs besides the journal; only hosts of this run get them."""
 
     secret: str  # the root of all keys of the run
     certificate: str  # PEM, of the controller

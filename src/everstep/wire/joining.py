@@ -58,7 +58,7 @@ class Proven(_Message, frozen=True, kw_only=True):
 
 
 class Join(_Message, frozen=True, kw_only=True):
-    """What a host is, so that one that does not fit is refused before anything starts on it."""
+    """A host's description of itself: one that does not fit is refused before anything starts on it."""
 
     session: str  # the same for all connections of one process; a secret of that host and the controller's
     host: str  # its name
@@ -129,7 +129,8 @@ class Got(_Message, frozen=True, kw_only=True):
 
 
 class Ahead(_Message, frozen=True, kw_only=True):
-    """What ranks import after their start, as the first host's nodes have learned it: for spares of other hosts."""
+    """The modules that ranks import after their start, as the first host's nodes have learned them: for spares of other
+    hosts."""
 
     data: bytes
 
@@ -194,7 +195,7 @@ _from_head: msgspec.msgpack.Decoder[FromHead] = msgspec.msgpack.Decoder(FromHead
 
 
 class Proofs(Protocol):
-    """What both sides prove themselves with: a `JoinToken`, or something in its place."""
+    """The means by which both sides prove themselves: a `JoinToken`, or something in its place."""
 
     @property
     def voter(self) -> str:

@@ -191,8 +191,8 @@ class Link:
         await socket.send_bytes(data)
 
     def _encoded(self, report: Report) -> bytes:
-        """What the controller would refuse for its length is said in its place: sent again and again it would keep
-        everything after it from getting through."""
+        """Encode the report. One that the controller would refuse for its length is replaced by a RuntimeFaulted: sent
+        again and again, it would keep everything after it from getting through."""
         data = encode(report)
         if len(data) <= MAX_FROM_PEER_BYTES:
             return data

@@ -1,4 +1,4 @@
-"""What hosts tell each other before a run, over the connections of `wire.joining`, so that all know what is wrong.
+"""Messages that hosts exchange before a run, over the connections of `wire.joining`, so that all know what is wrong.
 
 host -> head    Facts, ClockTold, Reached
 head -> host    ClockAsked, Peers, Findings

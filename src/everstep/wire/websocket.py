@@ -39,7 +39,7 @@ Message: TypeAlias = tuple[int, bytearray]
 
 
 class BrokenError(WireError):
-    """What came is not WebSocket, or is too long; nothing after it can be understood. `code`: why, for the peer."""
+    """Data that is not WebSocket, or is too long; nothing after it can be understood. `code`: why, for the peer."""
 
     def __init__(self, why: str, code: int = PROTOCOL_ERROR) -> None:
         super().__init__(why)
@@ -119,7 +119,7 @@ class Incoming:
 
 
 def frame(opcode: int, payload: bytes | bytearray) -> bytes:
-    """What a server sends: whole, without a mask."""
+    """Return a frame as a server sends it: whole, without a mask."""
     size = len(payload)
     if size < 126:
         head = bytes((_FINAL | opcode, size))

@@ -49,8 +49,8 @@ def step(loss: object = None, grad_norm: object = None, work: float | None = Non
 
 
 def phase(name: Literal["evaluation", "checkpoint"]) -> "Context":
-    """What is inside takes as long as an evaluation or a checkpoint takes in this job, not as long as a step. In a
-    `with`, or as a decorator."""
+    """Announce an evaluation or a checkpoint, which may take as long as it does in this job and not as long as a step.
+    Use it in a `with`, or as a decorator."""
     activity = _PHASES.get(name)
     runtime = current()
     if activity is None and runtime is not None:
@@ -59,15 +59,15 @@ def phase(name: Literal["evaluation", "checkpoint"]) -> "Context":
 
 
 def paused(why: str = "") -> "Context":
-    """What is inside waits on purpose, for a debugger, a person, a lock, a download: never judged to hang, however long
-    it takes. `why` is for the reader of the program."""
+    """Announce a wait on purpose, for a debugger, a person, a lock, a download: it is never judged to hang, however
+    long it takes. `why` is for the reader of the program."""
     return Context(int(Activity.PAUSED))
 
 
 def busy(why: str = "", limit_s: float | None = None) -> "Context":
-    """What is inside may take long, and is no hang: an upload, a download, a conversion. `everstep status` shows `why`
-    and for how long. A rank that dies or is stopped meanwhile is seen as ever. After `limit_s`, if given, it is judged
-    like any other."""
+    """Announce work that may take long and is no hang: an upload, a download, a conversion. `everstep status` shows
+    `why` and for how long. A rank that dies or is stopped meanwhile is seen as ever. After `limit_s`, if given, it is
+    judged like any other."""
     return Busy(why, limit_s)
 
 
@@ -90,7 +90,7 @@ class Context(contextlib.ContextDecorator):
         self._entered.append(runtime if is_entered else None)
 
     def _reason(self, runtime: Runtime) -> Reason | None:
-        """What is shown of it besides its kind."""
+        """Return the words and the limit that go with it; None: its kind says all."""
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from everstep.engines.network import NetworkError
 from everstep.journal.beside.succession import known
 from everstep.journal.reader import read_journal
 from everstep.model.actions import StartWorkers
-from everstep.model.events import ControllerStarted, NodeJoined, NodeLost
+from everstep.model.events import ControllerStarted, NodeJoined, NodeLost, NodeSpared
 from everstep.model.record import Record
 from everstep.testing.hosts import Bed, Host
 
@@ -93,6 +94,67 @@ def test_a_host_that_is_switched_off_is_replaced_by_a_standby(tmp_path: Path, on
         until(lambda: all(run.poll() is not None for run in alive), tmp_path)
         assert [run.returncode for run in alive] == [0, 0]
         assert hosts[0].pids() == []
+
+
+CPU = Path("/sys/fs/cgroup/cpu")
+
+
+@pytest.fixture
+def throttle(tmp_path: Path) -> Iterator[Callable[[int], None]]:
+    """A cgroup in which a process gets next to no CPU; everything is let out of it at the end."""
+    group = CPU / f"everstep-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "cpu.cfs_period_us").write_text("1000000")
+        (group / "cpu.cfs_quota_us").write_text("1000")
+    except OSError:
+        pytest.skip("needs root and the v1 cgroup of CPUs")
+    yield lambda pid: put(group, pid)
+    for pid in (group / "cgroup.procs").read_text().split():
+        put(CPU, int(pid))
+    group.rmdir()
+
+
+def put(group: Path, pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        (group / "cgroup.procs").write_text(str(pid))
+
+
+def test_an_agent_without_a_cpu_is_late_and_nothing_is_lost_until_its_host_is_off(
+    tmp_path: Path, only_namespaces: None, throttle: Callable[[int], None]
+):
+    try:
+        bed = Bed()
+    except NetworkError as error:
+        pytest.skip(str(error))
+    program, policy, done = tmp_path / "slots.sh", tmp_path / "everstep.toml", tmp_path / "done"
+    program.write_text(SLOTS)
+    policy.write_text("[policy]\nnode_silent_s = 2.0\nexamine = false\n")
+    with bed:
+        hosts = [bed.add(f"h{number}") for number in range(3)]
+        shape = ["--nnodes", "2", "--standby", "1", "--config", str(policy)]
+        shape += ["--rdzv-endpoint", f"{hosts[0].address}:29400", "--no-python", "sh", str(program), str(done)]
+        for number, host in enumerate(hosts):
+            with (tmp_path / f"err-{number}").open("wb") as err:
+                host.start([*COMMAND, *shape], env={"EVERSTEP_JOIN_TOKEN": TOKEN}, err=err)
+        run_dir = hosts[0].folder / "home" / "runs" / "latest"
+        until(lambda: "step 3 of" in output(run_dir, 0, 1), tmp_path)
+        slot, node = of_another_host(run_dir, hosts)
+        victim = host_of(node, hosts)
+        agent = next(pid for pid in victim.pids() if b"everstep.agent" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        throttle(agent)
+        until(lambda: node in [e.event.node for e in records(run_dir) if isinstance(e.event, NodeSpared)], tmp_path)
+        put(CPU, agent)
+        before = output(run_dir, 0, slot).count("step")
+        until(lambda: output(run_dir, 0, slot).count("step") > before + 10, tmp_path)
+        assert losses(run_dir) == []
+        throttle(agent)
+        until(lambda: len([e for e in records(run_dir) if isinstance(e.event, NodeSpared)]) > 1, tmp_path)
+        victim.power_off()
+        until(lambda: f"step 3 of slot {slot}" in output(run_dir, 1, slot), tmp_path)
+        (lost,) = losses(run_dir)
+        assert lost.node == node
+        done.touch()
 
 
 def test_a_host_that_is_drained_leaves_and_comes_back_only_when_it_is_started_again(

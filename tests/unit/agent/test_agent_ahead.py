@@ -43,6 +43,7 @@ def test_what_the_launcher_says_of_a_rank_is_no_change_of_the_programs():
         "X": "1",
     }
     now = {"TORCHELASTIC_ERROR_FILE": "gen-1/rank-0.json", "TORCHELASTIC_RESTART_COUNT": "1", "TORCH_LOGS": "+all"}
+    now |= {"PYTHONHASHSEED": "3", "ACCELERATE_USE_DEEPSPEED": "true"}  # no import reads them
     changed = modules.variables_changed(before, now, IDENTITY)
     assert changed == {"HF_HOME": None, "TORCH_LOGS": "+all"}
 

@@ -97,10 +97,10 @@ def test_a_node_that_is_spared_is_told_again_later_with_all_of_its_silence(watch
 def test_an_engine_that_waits_for_a_cpu_gets_the_time_to_answer(watched):
     watched.listen(LIMIT_S + LOOK_S, "n0")
     for _ in range(10):
-        watched.engine_waited += 0.9
+        watched.engine_waited += 1.0
         watched.listen(1.0, "n0")
     assert (watched.silent, watched.lost) == (["n1"], [])
-    watched.listen(FENCE_S, "n0")
+    watched.listen(FENCE_S + LOOK_S, "n0")
     assert watched.lost == ["n1"]
 
 

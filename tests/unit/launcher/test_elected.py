@@ -4,8 +4,8 @@ import asyncio
 
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.heirs.finding import Search
-from everstep.launcher.hosts.about import About, End
-from everstep.launcher.hosts.member import Member
+from everstep.launcher.joining.about import About, End
+from everstep.launcher.joining.member import Member
 from everstep.wire.joining import JoinToken
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from everstep.errors import UnreachableError
 from everstep.launcher.arguments.hosts import Hosts
-from everstep.launcher.heirs import candidacy
 from everstep.launcher.heirs.voting import Voting
+from everstep.launcher.succession import candidacy
 from everstep.wire.heirs import Roster, Voter
 
 

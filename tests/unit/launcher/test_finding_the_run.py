@@ -13,9 +13,9 @@ from everstep.journal.beside import succession
 from everstep.launcher.arguments.hosts import Hosts, parse_endpoints
 from everstep.launcher.heirs import finding
 from everstep.launcher.heirs.finding import Noted, Search
-from everstep.launcher.heirs.returning import find_led
-from everstep.launcher.hosts import reaching
-from everstep.launcher.hosts.reaching import RefusedError, reach
+from everstep.launcher.reach import reaching
+from everstep.launcher.reach.reaching import RefusedError, reach
+from everstep.launcher.succession.returning import find_led
 from everstep.wire.heirs import HAS_CONTROLLER
 from everstep.wire.joining import JoinToken
 
@@ -136,7 +136,7 @@ def test_a_first_host_with_an_empty_disk_finds_its_run_where_the_user_says_that_
         led = find_led(hosts_at(own, nowhere(), others[0].door), own, "", TOKEN)
         assert (led.hosts.host, led.hosts.port) == others[0].door
         others[0].why = "the controller is not here"
-        monkeypatch.setattr("everstep.launcher.heirs.returning.ELECTION_S", 0.1)
+        monkeypatch.setattr("everstep.launcher.succession.returning.ELECTION_S", 0.1)
         with pytest.raises(UnreachableError, match="Nothing was started"):
             find_led(hosts_at(own, others[0].door), own, "", TOKEN)
         assert find_led(hosts_at(own, nowhere()), own, "", TOKEN) is None

@@ -8,7 +8,7 @@ from everstep.cli.act import agent
 from everstep.errors import ConfigError
 from everstep.launcher.arguments import hosts, options
 from everstep.launcher.arguments.settings import resolve
-from everstep.launcher.hosts import spreading
+from everstep.launcher.joining import spreading
 
 SLURM = {
     "SLURM_JOB_ID": "4711",

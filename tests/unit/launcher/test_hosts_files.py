@@ -12,8 +12,8 @@ from everstep.engines.hosts.files import Received
 from everstep.engines.hosts.places import Places
 from everstep.errors import WireError
 from everstep.journal.format import decode_record
-from everstep.launcher.hosts import sending
-from everstep.launcher.hosts.sending import Sending
+from everstep.launcher.joining import sending
+from everstep.launcher.joining.sending import Sending
 from everstep.model.actions import StartWorkers
 from everstep.wire.joining import PIECE_BYTES, Piece
 

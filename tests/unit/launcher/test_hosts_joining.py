@@ -13,10 +13,10 @@ from everstep.engines.hosts import door as doors
 from everstep.engines.hosts.door import Door
 from everstep.errors import ConfigError, UnreachableError
 from everstep.launcher.arguments.hosts import Hosts
-from everstep.launcher.hosts import reaching
-from everstep.launcher.hosts import token as tokens
-from everstep.launcher.hosts.place import claim
-from everstep.launcher.hosts.reaching import EarlierLife, RefusedError, reach
+from everstep.launcher.reach import reaching
+from everstep.launcher.reach import token as tokens
+from everstep.launcher.reach.place import claim
+from everstep.launcher.reach.reaching import EarlierLife, RefusedError, reach
 from everstep.launcher.rundir.keys import Keys
 from everstep.version import __version__
 from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
@@ -255,7 +255,7 @@ def test_the_endpoint_is_claimed_once_and_only_by_who_has_its_address():
 
 
 def test_a_name_that_leads_to_loopback_is_refused_where_it_would_listen(monkeypatch):
-    monkeypatch.setattr("everstep.launcher.hosts.place.addresses", lambda name: ["127.0.1.1"])
+    monkeypatch.setattr("everstep.launcher.reach.place.addresses", lambda name: ["127.0.1.1"])
     with pytest.raises(ConfigError, match=r"head is 127\.0\.1\.1 on this host"):
         claim(Hosts(num=2, host="head", port=0))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.launcher.hosts.munge import Either, MungeToken
+from everstep.launcher.reach.munge import Either, MungeToken
 from everstep.testing.munge import Munged, is_installed
 from everstep.wire.joining import JoinToken
 

@@ -23,6 +23,7 @@ from everstep.health.store import HealthError, default_path
 from everstep.journal import runs
 from everstep.launcher import run as launching
 from everstep.launcher.arguments import checks, machine
+from everstep.launcher.early_signals import EarlySignals
 from everstep.launcher.output.terminal import Terminal
 from everstep.launcher.run import _cwd
 from everstep.launcher.supervise import _encrypted
@@ -140,7 +141,7 @@ def test_a_run_directory_that_is_not_utf8_is_shown_as_it_is(tmp_path, monkeypatc
     monkeypatch.setattr(launching, "shown", lambda *_: None)
     prepared = SimpleNamespace(path=tmp_path, file=SimpleNamespace(spec=None))
     with socket.socket() as listener, pytest.raises(KeyboardInterrupt):
-        launching._supervise(None, prepared, listener, None, None, (), None)
+        launching._supervise(None, prepared, listener, None, None, (), None, EarlySignals())
     assert told == [b"journal " + os.fsencode(folder) + b"\n"]
 
 

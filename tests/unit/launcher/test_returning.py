@@ -11,8 +11,9 @@ from free_ports import free_port
 from everstep.errors import UnreachableError
 from everstep.journal.beside import succession
 from everstep.launcher.arguments.hosts import Hosts
-from everstep.launcher.heirs import finding, returning
-from everstep.launcher.heirs.returning import find_led
+from everstep.launcher.heirs import finding
+from everstep.launcher.succession import returning
+from everstep.launcher.succession.returning import find_led
 from everstep.wire.heirs import HAS_CONTROLLER
 from everstep.wire.joining import JoinToken
 

@@ -6,7 +6,7 @@ import sys
 
 PROGRAM = """
 import os, subprocess, sys
-from everstep.launcher.hosts import token
+from everstep.launcher.reach import token
 found = token.given(os.environ)
 print(found.reveal(), os.environ["BEFORE"], os.environ["ZAFTER"])
 print(open("/proc/self/environ").read().replace(chr(0), " "))

@@ -9,10 +9,10 @@ import pytest
 from everstep.launcher.heirs.asking import Ballot, connect, who
 from everstep.launcher.heirs.heir import Heir
 from everstep.launcher.heirs.proving import Acquaintances, pair_key
-from everstep.launcher.heirs.taking_over import begun_at
 from everstep.launcher.heirs.voting import Voting
-from everstep.launcher.hosts.reaching import RefusedError
+from everstep.launcher.reach.reaching import RefusedError
 from everstep.launcher.rundir.keys import Keys
+from everstep.launcher.succession.taking_over import begun_at
 from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
 from everstep.wire.heirs import AskVote, AskWho, JournalPart, Lead, Legacy, Ready, Roster, Vote, Voter, public
 from everstep.wire.joining import JoinToken

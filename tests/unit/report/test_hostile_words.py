@@ -13,12 +13,12 @@ from everstep.notices.messages import MAX_CHARS, messages_of
 from everstep.report.handing.html import incident_html
 from everstep.report.handing.markdown import incident_markdown
 from everstep.report.now.status import render_status
-from everstep.report.now.top import Look, render_top
 from everstep.report.parts.asked import Asked
 from everstep.report.period.gather import edges_of, part_of, period_of
 from everstep.report.period.render import render_html, render_markdown, render_text
 from everstep.report.picture.incidents import incident_page
 from everstep.report.picture.overview import Overview
+from everstep.report.top.page import Look, render_top
 
 JOURNAL = Path(__file__).parents[2] / "golden/journal.jsonl"
 WORDS = {

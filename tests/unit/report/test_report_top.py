@@ -10,10 +10,10 @@ from test_picture import JOURNAL
 
 from everstep.journal.fold import fold
 from everstep.journal.reader import read_journal
-from everstep.report.now.top import Look, cut, render_top
 from everstep.report.parts.ansi import Style, safe
 from everstep.report.parts.asked import Asked
 from everstep.report.picture.overview import Overview
+from everstep.report.top.page import Look, cut, render_top
 
 READING = read_journal(JOURNAL)
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")

@@ -8,8 +8,8 @@ from everstep.controller.detectors.slow import paces as keeping
 from everstep.controller.detectors.slow.paces import PaceHistory, in_mesh_order
 from everstep.errors import JournalError
 from everstep.journal.beside import paces
-from everstep.report.now.top import Look, render_top
 from everstep.report.picture.stragglers import stragglers_page
+from everstep.report.top.page import Look, render_top
 
 NODES = {0: "n0", 1: "n0", 2: "n1", 3: "n1"}
 

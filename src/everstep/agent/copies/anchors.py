@@ -1,10 +1,10 @@
-"""Which steps every rank copies and keeps alike, so that there is always one that all have.
+"""Anchors: steps that every rank copies and keeps alike, so that there is always one that all have.
 
 Pushes of different ranks end at different times, and memory holds the last few steps only: without a rule, the copies
 of a lost node's ranks could be of a step that no survivor holds any more. So some steps are anchors, the same for all
-ranks without a word between them: the one with which the generation began, and each that is digested. An anchor goes
-before anything newer; a peer keeps the newest that is complete, and a rank the one before until the newest is complete
-at its peer and half the way to the next one is done, which is the time that slower ranks have. Pure.
+ranks without communication: the one with which the generation began, and each that is digested. An anchor goes before
+anything newer; a peer keeps the newest that is complete, and a rank the one before until the newest is complete at its
+peer and half the way to the next one is done, which is the time that slower ranks have. Pure.
 """
 
 from everstep.core.state.policy import Policy

@@ -148,7 +148,7 @@ class BackingUp:
         )
 
     def _pinned(self, rank: int, sent: arena.Snapshot | None, anchor: int) -> tuple[int, arena.Snapshot] | None:
-        """What to send next, and it stays until something else is pinned; None: nothing is new, or it is gone."""
+        """Return what to send next, pinned until something else is; None if nothing is new, or it is gone."""
         held = [s for fd in self._memory.arenas_of(rank) for s in arena.inspect(fd).snapshots]
         newest = max(held, key=lambda s: (s.step, s.generation), default=None)
         if newest is None or (sent is not None and newest.step <= sent.step and newest.generation <= sent.generation):

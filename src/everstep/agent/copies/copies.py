@@ -102,7 +102,7 @@ class Copies:
             _log.exception("no snapshot server: this node's snapshots cannot be fetched, nor can it hold backups")
 
     def held(self) -> tuple[Held, ...]:
-        """What is kept here for ranks of other nodes."""
+        """Return what is kept here for ranks of other nodes."""
         return self._backups.held()
 
     def backed_up_step(self, rank: int) -> int | None:

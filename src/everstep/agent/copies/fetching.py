@@ -114,7 +114,8 @@ class Fetching:
 
     @property
     def _num_buffers(self) -> int:
-        """As many as the rank would ask for: with enough of them also the one before the newest stays."""
+        """The number of buffers that the rank would ask for: with enough of them the one before the newest stays,
+        too."""
         wanted = self._policy.snapshot_buffers
         wanted += wanted >= _UNHURRIED
         return min(max(wanted, arena.NUM_BUFFERS), arena.MAX_BUFFERS)

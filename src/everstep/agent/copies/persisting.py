@@ -64,7 +64,7 @@ class Persisting:
         self._report(_answer(self._node, action, {"why": why}, 0.0))
 
     def commit(self, action: CommitCheckpoint, lives: Callable[[], bool]) -> None:
-        """The same step again while it is under way changes nothing; afterwards it is checked once more."""
+        """Commit the step. A repeat while it is under way changes nothing; afterwards the step is checked once more."""
         if action.step not in self._commits:
             task = self._commits[action.step] = asyncio.create_task(self._commit(action, lives()))
             task.add_done_callback(lambda _: self._commits.pop(action.step, None))

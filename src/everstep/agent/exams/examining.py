@@ -143,8 +143,8 @@ class Examiner:
 
 
 def summed_up(action: ExamineNode, examinees: Sequence[Examinee], failure: str) -> Said:
-    """What the node says, from what its processes said: one that saw a failure is enough; all have to have passed.
-    `failure`: why it is not complete."""
+    """Combine the answers of the node's processes into the node's own: one that saw a failure is enough; all have to
+    have passed. `failure`: why the examination is not complete."""
     answers = [each.said for each in examinees if each.said is not None]
     failed = [said for said in answers if said.passed is False]
     if failed:

@@ -1,7 +1,6 @@
-"""Which controller this agent obeys, where another host may take over: that of the newest epoch that its launcher has
-reported. On the controller's own host: if enough other hosts last heard of that one. Without that another controller
-may be at work, and this node's lease runs out like that of a node that is cut off.
-"""
+"""The controller that this agent obeys, where another host may take over: that of the newest epoch that its launcher
+has reported. On the controller's own host it obeys only while enough other hosts last heard of that one. Otherwise
+another controller may be at work, and this node's lease runs out like that of a node that is cut off."""
 
 import math
 

@@ -1,1 +1,1 @@
-"""What ranks share with their agent as memory: boards, and the arenas that outlive a rank."""
+"""Memory that ranks share with their agent: boards, and the arenas that outlive a rank."""

@@ -63,7 +63,7 @@ class Memory:
         self._drop_needless(rank)
 
     def add_former(self, fd: int) -> None:
-        """What was fetched of a generation with another number of ranks. The descriptor is ours now."""
+        """Add what was fetched from a generation with another number of ranks. The descriptor is ours now."""
         self._former.add(fd)
 
     def find_former(self, world_size: int, rank: int, step: int) -> int | None:
@@ -137,7 +137,7 @@ class Memory:
             self._former.close()
 
     def for_rank(self, rank: int) -> list[int]:
-        """What a new worker of `rank` gets, oldest first."""
+        """List the arenas that a new worker of `rank` gets, oldest first."""
         self._drop_needless(rank)
         return list(self._arenas.get(rank, []))
 
@@ -204,8 +204,8 @@ def _is_complete(fd: int) -> bool:
 
 
 def _pin(fd: int, which: int, step: int | None) -> None:
-    """What stays for many steps must leave room for the newest and for the one that is written: with two buffers there
-    is no trust, with three no anchor. Otherwise no snapshot could ever be taken again."""
+    """Pin a step, unless that would leave no room for the newest and for the one that is written: with two buffers
+    there is no trust, with three no anchor. Otherwise no snapshot could ever be taken again."""
     if step is not None and arena.inspect(fd).num_buffers < _LEAST_BUFFERS.get(which, 0):
         return
     arena.pin(fd, which, step)
@@ -239,7 +239,8 @@ def make(
 
 
 def free_bytes() -> int | None:
-    """What snapshots may take now: the least of the machine's and the cgroup's, less the margin. None: unknown."""
+    """Return the bytes that snapshots may take now: the lesser of what the machine and the cgroup have, less the
+    margin. None: unknown."""
     limits = [limit for limit in (proc.available_bytes(), _cgroup_available()) if limit is not None]
     if not limits:
         return None

@@ -59,7 +59,7 @@ class Board:
         self._ints[base + IntCell.PHASE] = Phase.ENTERED
 
     def account(self, line: int, *, ended_at: float | None = None) -> RankAccount:
-        """What the line says now."""
+        """Return the rank's account as its line has it now."""
         return RankAccount(
             rank=self._ranks[line],
             spawned_at=self._spawned_at[line],
@@ -81,7 +81,7 @@ class Board:
         )
 
     def note(self, line: int) -> RankNote | None:
-        """What the rank says of why it makes no progress."""
+        """Return the rank's own reason for making no progress; None if it gives none."""
         busy_at = self._time(line, FloatCell.BUSY_AT)
         if self.activity(line) == Activity.BUSY and busy_at is not None:
             return RankNote(kind="busy", says=self._why(line), since=busy_at)
@@ -105,7 +105,7 @@ class Board:
         return self._time(line, FloatCell.COMM_MOVED_AT), self._time(line, FloatCell.COMM_LOOKED_AT)
 
     def activity(self, line: int) -> int:
-        """What the program or a hook says that the rank does: `worker.process.board.Activity`."""
+        """Return what the rank is doing, as the program or a hook reports it: `worker.process.board.Activity`."""
         return self._ints[line * LINE_BYTES // 8 + IntCell.ACTIVITY]
 
     def is_collecting(self, line: int) -> bool:

@@ -54,7 +54,7 @@ class KeptMemory:
             self._channel.send({"keep": {"rank": rank}}, (fd,))
 
     def tell_ranks(self, ranks: Sequence[int]) -> None:
-        """Which ranks run here from now on: what is lost with this machine."""
+        """Report to the launcher which ranks run here from now on: they are lost with this machine."""
         if self._channel is not None:
             self._channel.send({"runs": list(ranks)})
 

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Brain(Protocol):
-    """What the ears belong to. Everything is called in their thread."""
+    """The owner of the ears. Everything is called in their thread."""
 
     def hear(self, alerts: list[Alert]) -> None: ...
 

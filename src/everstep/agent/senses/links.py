@@ -147,7 +147,8 @@ class _Round:
                     self._answering.sendto(sealed.seal(self._key, echo), source)
 
     def _packets(self, each: socket.socket) -> list[tuple[Packet, Any]]:
-        """What has come of neighbours, for this node. Everything else is dropped without a word."""
+        """Read the packets that have come from neighbours, for this node. Everything else is dropped without a log
+        line."""
         found: list[tuple[Packet, Any]] = []
         for _ in range(_BATCH):
             try:
@@ -163,7 +164,8 @@ class _Round:
 
 
 def _sizes(ports: tuple[PortSeen, ...]) -> list[tuple[str, str, int]]:
-    """What grew, and how many digits that has: a counter that keeps growing is not news each second."""
+    """List each counter that grew, with the number of bits of its growth: a counter that keeps growing is not news each
+    second."""
     return [(port.nic, name, value.bit_length()) for port in ports for name, value in sorted(port.grown.items())]
 
 

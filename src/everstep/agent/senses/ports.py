@@ -51,7 +51,7 @@ class Ports:
             self._rounds.append(self._counting.close(0.0))
 
     def seen(self) -> tuple[PortSeen, ...]:
-        """What is not known of one round is not known of all of them."""
+        """Combine the rounds: what is unknown in one of them is unknown for all."""
         ports: dict[str, list[Counted]] = {}
         for counted in (each for listed in self._rounds for each in listed):
             ports.setdefault(counted.nic, []).append(counted)

@@ -61,7 +61,7 @@ class Pump:
                 self._thread.start()
 
     def drain(self) -> None:
-        """What ranks wrote until now is in memory."""
+        """Read everything that ranks wrote until now into memory."""
         deadline = time.monotonic() + _DRAIN_LIMIT_S
         with self._lock:
             for fd in list(self._lines):

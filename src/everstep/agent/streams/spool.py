@@ -1,4 +1,4 @@
-"""What the ranks of this node write, on its way from memory to their log files: a thread of the agent.
+"""The thread of the agent that takes the output of this node's ranks from memory to their log files.
 
 A rank that writes needs neither room on a disk, nor the agent, nor a reader (docs/adr/0028-spool.md). The thread is the
 only one that touches the files, so a file server that hangs holds up nothing else. The warden has each stream too: it
@@ -83,7 +83,8 @@ class Spool:
             return b"".join(each.rest(most) for each in self._streams.values() if each.path == path)
 
     def close(self) -> None:
-        """What is there is in the files. What is left running writes no more to a terminal, and to files as before."""
+        """Write out what is there, and end. Processes that were left running write no more to a terminal, and to files
+        as before."""
         self.terminals.close()
         self.drain()
         self._is_over = True

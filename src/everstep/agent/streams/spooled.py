@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def reopened(fd: int, flags: int) -> int:
-    """The same file, opened anew. Raises OSError."""
+    """Open the same file anew. Raises OSError."""
     return os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
 
 
@@ -83,7 +83,7 @@ class Spooled:
         return os.pread(self.fd, most, max(self._at, size - most)) if size > self._at else b""
 
     def copy(self) -> bool:
-        """What is there now. False: the file did not take all of it."""
+        """Copy what is there now. False: the file did not take all of it."""
         size = os.fstat(self.fd).st_size
         while self._at < size or size < self._at:
             if not self.copy_some():

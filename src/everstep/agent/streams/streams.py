@@ -139,7 +139,8 @@ def _is_terminal(fd: int) -> bool:
 
 
 def _is_same(one: int, other: int) -> bool:
-    """The same pipe, file or terminal. /dev/null and other devices without a memory have no order to keep."""
+    """Return whether both are the same pipe, file or terminal. /dev/null and other devices without a memory have no
+    order to keep, and never count as the same."""
     try:
         a, b = os.fstat(one), os.fstat(other)
     except OSError:

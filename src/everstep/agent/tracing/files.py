@@ -94,7 +94,7 @@ def opened(run_dir: Path) -> Iterator[int]:
 
 
 def _give_to_owner(fd: int, owner: os.stat_result) -> None:
-    """What root has just made."""
+    """Give to `owner` what root has just made."""
     mine = os.fstat(fd)
     is_made_by_root = mine.st_uid == os.geteuid() == 0 and not stat.S_ISLNK(mine.st_mode)
     if is_made_by_root and owner.st_uid != 0:

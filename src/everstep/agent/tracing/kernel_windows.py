@@ -1,4 +1,4 @@
-"""What the kernel saw of a rank while it was traced: a process of ours that holds the eBPF programs
+"""The kernel's view of a rank while it was traced: a process of ours that holds the eBPF programs
 (`probes.ebpf.observer`), asked every quarter of a second. Off unless `EVERSTEP_EBPF=on`, as in a run."""
 
 import contextlib

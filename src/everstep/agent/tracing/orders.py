@@ -1,4 +1,4 @@
-"""What an agent and the process that traces a rank for it say to each other: JSON, a line each, over two pipes."""
+"""Messages between an agent and the process that traces a rank for it: JSON, a line each, over two pipes."""
 
 import msgspec
 

@@ -22,7 +22,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def place(spec: RunSpec, version: Version | None, env: Mapping[str, str]) -> Placed:
-    """What a rank runs. `env`: what all ranks of this node share, with the values of the version's variables."""
+    """Return what a rank runs. `env`: what all ranks of this node share, with the values of the version's variables."""
     if version is None:
         return Placed(program=spec.program, args=spec.args, env=dict(env))
     given = {**env, **version.env, "EVERSTEP_VERSION": version.id}
@@ -39,7 +39,7 @@ def place(spec: RunSpec, version: Version | None, env: Mapping[str, str]) -> Pla
 
 
 def moved(path: str, version: Version) -> str:
-    """The same path in the version's folder, if it lies below the folder that this stands for."""
+    """Return the same path in the version's directory, if it lies below the directory that this stands for."""
     root = version.root.rstrip(os.sep)
     if path == root or path.startswith(root + os.sep):
         return version.code + path[len(root) :]

@@ -188,7 +188,7 @@ def _loads_of(rank: int, loads: Loads) -> dict[str, object]:
 
 
 def said(board: Board, worker: Worker) -> dict[str, object]:
-    """What the rank's line on the board says of its progress."""
+    """Return the rank's progress as its line on the board has it."""
     account, now = board.account(worker.local_rank), time.time()
     at = account.last_step_at
     return {

@@ -49,8 +49,8 @@ class KernelViews:
         self._answered = b""  # what has come of its answer
 
     async def look(self, pids: Collection[int]) -> KernelView | None:
-        """What these processes did since the look before, or what those of an earlier look did, if its answer came
-        late. None: not known. Raises nothing but cancellation."""
+        """Return what these processes did since the look before, or what those of an earlier look did, if its answer
+        came late. None: unknown. Raises nothing but cancellation."""
         try:
             if self._pid is None and not self._start():
                 return None

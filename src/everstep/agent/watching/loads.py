@@ -85,7 +85,7 @@ async def _look(pids: Sequence[int]) -> _Moment:
 
 
 async def _ask(what: str, call: Callable[[], T]) -> tuple[T | None, str]:
-    """What it answers, or None and why. A thread that does not come back is left alone."""
+    """Call this in a thread, and return its answer, or None and why. A thread that does not come back is left alone."""
     try:
         return await asyncio.to_thread(_bounded.call, what, call, ASK_S), ""
     except TimeoutError:

@@ -85,8 +85,7 @@ class Observing:
         self._look_at(group, list(group.workers.values()))
 
     def end(self, group: Group, worker: Worker) -> None:
-        """The same for a rank that has ended, whose log is read for the last time. Raises nothing: its exit is
-        reported."""
+        """Read, for the last time, the log of a rank that has ended. Raises nothing: its exit is reported."""
         try:
             self._look_at(group, [worker])
         except Exception:

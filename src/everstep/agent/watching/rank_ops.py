@@ -1,4 +1,4 @@
-"""What a rank's flight record says of its collectives, for the vote on slow ranks and for the table of collectives."""
+"""Collectives in a rank's flight record, for the vote on slow ranks and for the table of collectives."""
 
 import array
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ Declared = dict[str, tuple[str, tuple[int, ...]]]
 
 
 class Streams:
-    """What the ranks of this node entered since they were asked before."""
+    """The collectives that the ranks of this node entered since they were asked before."""
 
     def __init__(self) -> None:
         self._told: dict[int, int] = {}  # process id -> newest entry that was reported
@@ -170,8 +170,8 @@ def _times(entries: Sequence[Entry], answer: local.Frame, device: Sequence[Devic
 
 
 def _of_device(entry: Entry, own: DeviceOp | None) -> Times:
-    """What a device took: by NCCL's profiler plug-in, or where torch was set to time it; the call itself only queued
-    the operation."""
+    """Return the time that a device took: by NCCL's profiler plug-in, or where torch was set to time it; the call
+    itself only queued the operation."""
     if own is not None and own.took_s is not None:
         return Times(own.took_s, own.begin_at)
     timed_s = entry.duration_ms / 1e3 if entry.duration_ms is not None and entry.duration_ms >= 0 else -1.0

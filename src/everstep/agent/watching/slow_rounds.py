@@ -225,8 +225,8 @@ class SlowRounds:
         self._views.close()
 
     async def _rivals(self, worker: Worker, found: RankRound) -> tuple[str, tuple[Taken, ...] | None]:
-        """Which processes use its CPU, if it waits for one for long; and by how much of its time those that are bound
-        to some CPUs keep it waiting. None: that is not known."""
+        """Return which processes use the rank's CPU, if it waits for one for long; and by how much of its time those
+        that are bound to some CPUs keep it waiting. None: unknown."""
         if found.delay_s is None or found.window_s <= 0:
             return "", None
         share = found.delay_s / found.window_s
@@ -297,14 +297,15 @@ def _with_sent(found: list[RankRound], alive: list[Worker], sent: dict[int, Sent
 
 
 def _told(each: RankRound, sent: Sent) -> RankRound:
-    """Of a rank without a step too: where a link loses much, steps do not end."""
+    """Add what the rank sent to its round, also for a rank without a step: where a link loses much, steps do not
+    end."""
     return msgspec.structs.replace(
         each, send_s=sent.busy_s, send_share=sent.share, sent=sent.says, lost=sent.lost, unread=sent.unread
     )
 
 
 def _of_device(pid: int) -> tuple[DeviceOp, ...]:
-    """What NCCL's profiler plug-in recorded in this process, as far as that can be read."""
+    """Return what NCCL's profiler plug-in recorded in this process, as far as that can be read."""
     try:
         found = ring.read(pid)
     except ring.RingError:

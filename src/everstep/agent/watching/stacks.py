@@ -159,7 +159,7 @@ async def _spilled(worker: Worker, spill: Spill, until: float) -> tuple[list[obj
 
 
 async def _written(fd: int, worker: Worker, until: float) -> str:
-    """What stands in the file once it is complete; empty when nothing comes."""
+    """Return the content of the file once it is complete; empty if nothing comes."""
     size = 0
     while time.monotonic() < until and worker.is_alive:
         await asyncio.sleep(SPILL_STEP_S)

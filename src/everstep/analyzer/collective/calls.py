@@ -1,7 +1,7 @@
-"""Which call entered which operation: joins a flight record, which knows when operations began, with calls of the
-program, which are known from begin to end. Pure.
+"""Match of operations with the calls that entered them: joins a flight record, which knows when operations began, with
+calls of the program, which are known from begin to end. Pure.
 
-An operation belongs to the innermost call of its thread that it began in. A call that made several operations says of
+An operation belongs to the innermost call of its thread that it began in. A call that made several operations shows for
 none of them how long it took.
 """
 

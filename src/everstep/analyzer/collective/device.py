@@ -1,8 +1,8 @@
-"""Which operation of NCCL's own record belongs to which entry of torch's flight record, so that an operation has its
-group from the one and its times on the device from the other. Pure.
+"""Match of operations in NCCL's own record with entries of torch's flight record, so that an operation has its group
+from torch and its times on the device from NCCL. Pure.
 
 An entry gets an operation where it is the only one of its kind that NCCL queued between this entry and the next one of
-the kind. Several at once (a coalesced call) stay without: nothing says which is which.
+the kind. Several at once (a coalesced call) get none: nothing shows which is which.
 """
 
 from bisect import bisect_left
@@ -41,7 +41,8 @@ Queued = tuple[str, int, float]
 
 
 def family(name: str) -> str:
-    """Of torch's `_all_gather_base` as of NCCL's `AllGather`: allgather. Empty: none that is known."""
+    """Return the family of an operation: "allgather" for torch's `_all_gather_base` and for NCCL's `AllGather`. Empty:
+    none that is known."""
     plain = name.lower().replace("_", "")
     return next((each for each in _FAMILIES if plain.startswith(each)), "")
 

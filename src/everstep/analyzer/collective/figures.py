@@ -1,6 +1,6 @@
-"""What the table of collectives says: groups, rows, windows of time. Values only.
+"""Table of collectives: groups, rows, windows of time. Values only.
 
-A figure is measured or unknown, and an unknown one says why.
+A figure is measured or unknown, and an unknown one has the reason.
 """
 
 import msgspec

@@ -90,7 +90,7 @@ class _Row:
 
 
 class Folding:
-    """Of one generation at a time."""
+    """Fold of the ranks' collectives into the table, for one generation at a time."""
 
     def __init__(self) -> None:
         self.generation = -1
@@ -205,7 +205,7 @@ class Folding:
         return took_s if took_s >= 0 and not op.is_queued else None
 
     def table(self) -> Table:
-        """As it stands."""
+        """Return the table as it stands."""
         keys = sorted(self._groups, key=lambda key: (-len(self._groups[key].members), key))
         rows: defaultdict[Key, list[Row]] = defaultdict(list)
         for (key, op, num_bytes), row in self._rows.items():

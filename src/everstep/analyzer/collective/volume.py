@@ -18,7 +18,8 @@ Sizes = Sequence[Sequence[int]]
 
 
 def num_bytes(op: str, inputs: Sizes, input_types: Sequence[str], outputs: Sizes, output_types: Sequence[str]) -> int:
-    """Of the whole buffer; -1 where a size or a type is not known. An operation without tensors (barrier) has 0."""
+    """Return the bytes of the whole buffer; -1 where a size or a type is not known. An operation without tensors
+    (barrier) has 0."""
     if op.lstrip("_").startswith(_OF_OUTPUT) and outputs:
         return _sum(outputs, output_types)
     return _sum(inputs, input_types)

@@ -105,8 +105,8 @@ def _finding(
 
 
 def _called_by_siblings(positions: Positions, group: ParallelGroup, seq: int) -> str | None:
-    """What the other groups of the same kind all called at that place: the same program on other ranks. None: they
-    differ, or fewer than two of them show it."""
+    """Return the operation that the other groups of the same kind all called at that place: the same program on other
+    ranks. None: they differ, or fewer than two of them show it."""
     called: dict[str, set[str]] = {}
     for other in positions.groups.values():
         if other.desc != group.desc or len(other.ranks) != len(group.ranks) or set(other.ranks) & set(group.ranks):
@@ -122,7 +122,8 @@ def _called_by_siblings(positions: Positions, group: ParallelGroup, seq: int) ->
 def _usual(
     positions: Positions, entries: dict[int, Collective], values: Mapping[int, Hashable]
 ) -> tuple[Hashable, bool]:
-    """What most ranks did, and whether that is clear. A draw is decided by what each rank did in its earlier steps."""
+    """Return what most ranks did, and whether that is clear. A draw is decided by what each rank did in its earlier
+    steps."""
     ranking = Counter(values.values()).most_common(2)
     if len(ranking) == 1 or ranking[0][1] > ranking[1][1]:
         return ranking[0][0], True
@@ -157,7 +158,7 @@ def _breaks_at(tokens: Sequence[Token], at: int) -> bool | None:
 
 
 def _after(history: Sequence[Token], context: Sequence[Token]) -> Token | None:
-    """What followed the newest earlier occurrence of `context`."""
+    """Return what followed the newest earlier occurrence of `context`; None: there is no earlier one."""
     for start in range(len(history) - len(context) - 1, -1, -1):
         if history[start : start + len(context)] == context:
             return history[start + len(context)]

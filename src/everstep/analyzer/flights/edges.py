@@ -1,4 +1,4 @@
-"""Which rank waits for which, from flight records: the edges that the rules of `localise` follow. Pure.
+"""Waits between ranks, from flight records: the edges that the rules of `localise` follow. Pure.
 
 A rank that waits in an operation waits for the members of its group that have not entered it. An operation that a peer
 has finished waits for no member: all were there, and what keeps this rank is its own.
@@ -16,7 +16,7 @@ Missed = tuple[Collective, ParallelGroup]
 
 
 class Edges:
-    """Of one moment."""
+    """Waits between ranks at one moment."""
 
     def __init__(self, positions: Positions, waits: dict[int, list[Collective]]) -> None:
         self.positions = positions

@@ -1,9 +1,9 @@
-"""Which rank the others wait for, from flight records alone.
+"""Search for the rank that the others wait for, from flight records alone.
 
 Every waiting rank waits for the members of its group that have not entered the same operation. Following these edges
 ends at ranks that wait for no other (the culprits), at ranks that left no record (gone, or stopped), or in a circle
 (two groups entered in opposite order). A rank that waits itself is never blamed for being behind: torch's own
-`torchfrtrace` does that. Before all that, ranks that called different things at the same place are looked for. Where
+`torchfrtrace` does that. Before all that, it looks for ranks that called different things at the same place. Where
 all have entered, what a device finished or began shows more (`frontier`).
 
 Pure. Called by `combine`; used by the controller and by `everstep analyze`.

@@ -34,7 +34,8 @@ def find_odd(positions: Positions, missing: Iterable[int], at: float) -> Finding
 
 
 def _odd(positions: Positions, group: ParallelGroup, rank: int) -> tuple[Collective, Collective, int] | None:
-    """What it pends in, what the sisters called there, and how many they are."""
+    """Return the operation that the rank waits in, the one that its sisters called there, and the number of sisters.
+    None: no such difference is known."""
     position = positions.at(group.name, rank)
     if position is None or not position.pending:
         return None
@@ -80,7 +81,7 @@ def _is_sister(one: ParallelGroup, group: ParallelGroup) -> bool:
 
 
 def _called(positions: Positions, group: ParallelGroup, seq: int) -> Collective | None:
-    """What this group did at that place; None where its ranks differ or nothing is known."""
+    """Return the operation that this group called at that place; None where its ranks differ or nothing is known."""
     known = [entry for rank in group.ranks if (entry := positions.called(group.name, rank, seq)) is not None]
     return known[0] if known and len({(entry.op, entry.input_sizes) for entry in known}) == 1 else None
 

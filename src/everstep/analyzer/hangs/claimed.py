@@ -190,7 +190,7 @@ def _differs(odd: tuple[int, ...], usual: tuple[int, ...], says: str, at: float)
 
 
 def _watchdogs(claims: Claims, at: float) -> list[Finding]:
-    """What the watchdogs of the ranks say of the group in which most of them timed out."""
+    """Return findings from the ranks' watchdogs about the group in which most of them timed out."""
     by_group: defaultdict[str, dict[int, Work]] = defaultdict(dict)
     groups = {work.group for work in claims.works if work.group}
     only = groups.pop() if len(groups) == 1 else ""

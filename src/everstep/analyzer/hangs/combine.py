@@ -167,8 +167,8 @@ def _still(bench: Bench, found: list[Finding]) -> list[Finding]:
 
 
 def _narrowed(finding: Finding, bench: Bench) -> Finding | None:
-    """Of suspects without a record, those whose files there was no time for may have one; of several, those whose stack
-    shows that they wait themselves are innocent."""
+    """Narrow the suspects without a record. Those whose files there was no time to read may have one; of several, those
+    whose stack shows that they wait themselves are innocent. None: no suspect is left."""
     if finding.code != "ES-H10":
         return finding
     seen = tuple(rank for rank in finding.ranks if rank not in bench.case.unread)

@@ -1,4 +1,5 @@
-"""What a suspect does instead of what the others wait for: refines and explains a finding. Pure; for `combine`."""
+"""Description of what a suspect does instead of what the others wait for: refines and explains a finding. Pure; for
+`combine`."""
 
 from collections.abc import Iterable, Mapping
 
@@ -33,7 +34,7 @@ _STATES = {
 
 
 def refine(finding: Finding, by_rank: Mapping[int, RankEvidence], doing: Mapping[int, Activity]) -> Finding:
-    """The same suspects under the code that says what they do. Proven desyncs keep their code."""
+    """Give the finding the code that says what its suspects do; they stay the same. Proven desyncs keep their code."""
     if finding.code not in _REFINABLE or not finding.ranks:
         return finding
     rank = finding.ranks[0]
@@ -80,7 +81,8 @@ def _what(evidence: RankEvidence, doing: Activity) -> tuple[str | None, str]:
 
 
 def _worker(evidence: RankEvidence) -> str:
-    """What its loader's worker does: ", whose worker 812 reads at data.py:30 __getitem__"."""
+    """Describe what a worker of the rank's loader does: " (worker process 812 reads at data.py:30 __getitem__)". Empty:
+    not known."""
     states = dict(evidence.states)
     for process, thread in children_of(evidence):
         if is_fetching(thread):

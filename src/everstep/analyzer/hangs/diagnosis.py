@@ -1,4 +1,4 @@
-"""What `combine` concludes; apart from it, so that who only passes it on does not load all the rules."""
+"""Result of `combine`. Separate from it, so that code that only passes it on does not load all the rules."""
 
 import msgspec
 

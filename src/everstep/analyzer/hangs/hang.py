@@ -217,7 +217,7 @@ def _stood_s(samples: Sequence[RankSample], verdicts: Sequence[RankVerdict]) -> 
 
 
 def _why_not(samples: Sequence[RankSample], verdicts: Sequence[RankVerdict]) -> str:
-    """What keeps the rule from looking at all; empty when nothing does."""
+    """Return the reason why the rule does not look at all; empty if there is none."""
     paused = [sample.rank for sample in samples if sample.paused]
     if paused:
         return f"{ranks_text(paused)} {verb(paused, 'is', 'are')} paused by a debugger"

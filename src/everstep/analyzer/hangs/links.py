@@ -51,7 +51,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sight(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of links when a hang is judged."""
+    """State of the links, as far as it is known when a hang is judged."""
 
     links: Mapping[str, tuple[tuple[LinkSeen, float], ...]]  # by node, each with how long ago that was said
     node_of: Mapping[int, str]  # by rank
@@ -92,7 +92,7 @@ def joined(diagnosis: Diagnosis, sight: Sight) -> Verdict:
 
 
 def pairs_of(sight: Sight, nodes: Iterable[str]) -> list[Pair]:
-    """Of every two of these nodes between which one of them watches the link."""
+    """Return every pair of these nodes of which at least one watches the link between them."""
     among = set(nodes)
     seen = {
         (node, each.to): msgspec.structs.replace(each, for_s=_age(each.for_s) + _age(ago_s))

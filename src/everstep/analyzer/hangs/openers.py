@@ -1,4 +1,4 @@
-"""What could end a wait within a process: its other threads and its children, and what those wait for themselves.
+"""Openers of a wait within a process: its other threads and its children, and what those wait for themselves.
 
 Pure. A lock, a queue, a pipe between own processes is opened by a thread or process of the same rank. It is hopeless
 only if none of them could: all are in locks too, are stopped, or are known to serve no lock. If one of them runs,

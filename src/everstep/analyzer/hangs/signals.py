@@ -29,7 +29,7 @@ class Phase(enum.StrEnum):
 
 
 class WaitsOn(enum.StrEnum):
-    """What a main thread waits for if it does not wait for the other ranks."""
+    """Kind of wait of a main thread that does not wait for the other ranks."""
 
     NOTHING = ""  # not known, or nothing that could be late: a lock, a process in uninterruptible sleep
     OWN = "own"  # processes of its own, and they work: a data loader
@@ -68,7 +68,7 @@ class RankSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rhythm(msgspec.Struct, frozen=True, kw_only=True):
-    """What this job does when it is well: newest last, steps in which a fault was handled left out."""
+    """Durations of this job when it is well: newest last, steps in which a fault was handled left out."""
 
     step_s: tuple[float, ...] = ()
     evaluation_s: tuple[float, ...] = ()

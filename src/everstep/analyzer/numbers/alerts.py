@@ -1,4 +1,5 @@
-"""Which of the things that nodes noticed about themselves explains a fault, if any does. Pure; used by `exits`.
+"""Search for the alert that explains a fault, if any does, among what nodes noticed about themselves. Pure; used by
+`exits`.
 
 A rank that dies of a broken GPU says "CUDA error"; the kernel of its node says which GPU and why. The alert is the
 cause when it came around that time, from the same node, and names a cause and not a consequence. A rank's own Python
@@ -71,7 +72,7 @@ def verdict_on(chosen: SeenAlert, seen: Sequence[SeenAlert], at: float, ranks: t
 
 
 def evidence_of(seen: Sequence[SeenAlert], at: float) -> tuple[Evidence, ...]:
-    """What was noticed around that time, first the first of the list."""
+    """Return the alerts around that time as evidence, 16 at most, in the order of the list."""
     return tuple(
         Evidence(
             at=each.alert.at,
@@ -93,7 +94,7 @@ def _rank(seen: SeenAlert) -> tuple[int, bool, bool, float]:
 
 
 def _seen_before(chosen: SeenAlert, seen: Sequence[SeenAlert]) -> bool:
-    """The same alert of the same device, long enough ago to have been another fault."""
+    """Whether the same device had the same alert before, long enough ago for it to have been another fault."""
     alert = chosen.alert
     if alert.code not in _USER_OR_GPU or not alert.device:
         return False

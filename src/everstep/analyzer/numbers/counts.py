@@ -1,7 +1,7 @@
-"""Which replica left something out of a step, from the counts of that step. Pure.
+"""Search for the replica that left something out of a step, from the counts of that step. Pure.
 
-Replicas take the same optimizer steps and enter the same collectives in each loop step. One that does not runs another
-program than the others there (a `continue`, a skipped update): that is the program's doing, on any machine.
+Replicas take the same optimizer steps and enter the same collectives in each loop step. A replica that does not runs
+another program there (a `continue`, a skipped update): the program is at fault, on any machine.
 """
 
 from collections import Counter

@@ -34,7 +34,7 @@ Point = NumberPoint
 
 
 class _Level:
-    """What is usual for one number, and whether the newest value is a jump from there."""
+    """Usual level of one number. Reports whether the newest value is a jump from it."""
 
     def __init__(self, num_spikes: int) -> None:
         self._num_spikes = num_spikes
@@ -89,7 +89,7 @@ class NumberSeries:
         self._lost_at: int | None = None  # step of the first of them
 
     def take(self, point: Point, at: float, rank: int | None = None) -> Finding | None:
-        """What is wrong with this point, given those before."""
+        """Judge this point by those before; return what is wrong with it. None: nothing."""
         finding = self.not_finite(point, at, rank)
         for name, code, what in _JUMPS:
             value = getattr(point, name)

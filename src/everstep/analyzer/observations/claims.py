@@ -1,4 +1,5 @@
-"""What libraries and tools report about ranks in text: NCCL's watchdog, its RAS, collective fingerprints, torchfrtrace.
+"""Claims about ranks in the text of libraries and tools: NCCL's watchdog, its RAS, collective fingerprints,
+torchfrtrace.
 
 A flight record is observed; a claim is read, out of any pasted text. Made by `reading.tool_text`, judged by
 `hangs.claimed`.
@@ -20,7 +21,7 @@ class Kind(enum.StrEnum):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What the watchdog of one rank said of one group."""
+    """Report of one rank's watchdog on one group."""
 
     rank: int
     group: str = ""

@@ -31,7 +31,7 @@ _DEVICE_FILES = tuple(
 
 
 class Activity(enum.StrEnum):
-    """What a main thread is doing, as far as its stack tells."""
+    """Activity of a main thread, as far as its stack shows it."""
 
     COLLECTIVE = "waits in communication"
     BACKWARD = "in the backward pass"

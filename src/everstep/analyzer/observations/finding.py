@@ -1,4 +1,4 @@
-"""What one rule found. `combine` chooses among findings and makes the verdict."""
+"""Result of one rule. `combine` chooses among findings and makes the verdict."""
 
 import msgspec
 

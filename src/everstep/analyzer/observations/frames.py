@@ -1,4 +1,4 @@
-"""Which frames of a stack are the user's, and how files are named short. Pure."""
+"""Frames of a stack: whether they are the user's, and the short names of their files. Pure."""
 
 import functools
 import re

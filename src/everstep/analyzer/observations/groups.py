@@ -25,7 +25,8 @@ _PREFERENCE = {"pp": 0, "tp": 1, "ep": 2, "cp": 3, "dp": 4, "": 5, "world": 6}
 
 
 def kind_of(desc: str) -> str:
-    """What a group is for, from its description: mesh_tp, TENSOR_MODEL_PARALLEL_GROUP, dp_shard."""
+    """Return the purpose of a group, from its description: mesh_tp, TENSOR_MODEL_PARALLEL_GROUP, dp_shard. Empty:
+    unknown."""
     text = re.sub(r"[_\W\d]+", " ", desc.lower())
     if "default pg" in text:
         return "world"

@@ -1,4 +1,4 @@
-"""What the signatures found in logs, as plain values: this room does not know the knowledge base."""
+"""Fault lines that the signatures found in logs, as plain values: this package does not know the knowledge base."""
 
 import msgspec
 

@@ -86,21 +86,21 @@ class Positions:
         return found
 
     def _entry(self, rank: int, number: int) -> Collective:
-        """The same object each time: rules compare waiting ranks by identity."""
+        """Return the same object for an entry each time: rules compare waiting ranks by identity."""
         key = rank, number
         if key not in self._made:
             self._made[key] = self.records[rank].entries[number]
         return self._made[key]
 
     def called(self, name: str, rank: int, seq: int) -> Collective | None:
-        """What a rank called as number `seq` of a group; None: not known, or nothing."""
+        """Return the operation that a rank called as number `seq` of a group; None: not known, or none."""
         if self.at(name, rank) is None:
             return None
         number = self.records[rank].entries.find(name, seq)
         return None if number is None else self._entry(rank, number)
 
     def _state(self, rank: int, status: GroupStatus) -> None:
-        """What `pg_status` says. In a group with sends and receives its numbers may be of those: then it says only that
+        """Apply `pg_status`. In a group with sends and receives, its numbers may be of those: then it proves only that
         the group's operations that still wait are all among the entries."""
         position = self._at[status.group, rank]
         position.is_stated = True

@@ -54,7 +54,7 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpKind(msgspec.Struct, frozen=True, kw_only=True):
-    """What many operations of one record have in common; the fields are those of `Collective`."""
+    """Fields that many operations of one record have in common; they are those of `Collective`."""
 
     group: str
     op: str
@@ -86,7 +86,7 @@ class Entries(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, collectives: Iterable[Collective]) -> "Entries":
-        """The same from single operations, in their order."""
+        """Build the columns from single operations, in their order."""
         listed = tuple(collectives)
         kinds: dict[OpKind, int] = {}
         kind = [kinds.setdefault(_kind_of(each), len(kinds)) for each in listed]
@@ -197,7 +197,7 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlightRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank's flight recorder holds; its ring buffer may have dropped the oldest entries."""
+    """Content of one rank's flight recorder; its ring buffer may have dropped the oldest entries."""
 
     rank: int
     version: str = ""
@@ -246,7 +246,7 @@ class KernelThread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Hold(enum.StrEnum):
-    """What keeps a thread, as the kernel has it."""
+    """Reason why a thread waits, as the kernel sees it."""
 
     NOTHING = "nothing"  # it runs, or is about to
     LOCK = "lock"  # of a thread or process of its own: without a time limit
@@ -347,7 +347,7 @@ class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def main_wait(self) -> ThreadWait | None:
-        """What keeps the main thread of the rank's own process."""
+        """Return what keeps the main thread of the rank's own process; None: not known."""
         own = self.states[0][0] if self.states else None
         return next((wait for wait in self.waits if wait.tid == wait.pid and own in (None, wait.pid)), None)
 

@@ -6,7 +6,7 @@ from everstep.analyzer.observations.records import Collective, ParallelGroup
 
 
 def busy_text(why: str) -> str:
-    """What a rank says of itself by `everstep.busy`."""
+    """Return the words for a rank that reported itself busy with `everstep.busy`."""
     return f"says that it is busy: {why}" if why else "says that it is busy"
 
 

@@ -36,7 +36,7 @@ _Column = Sequence[int | None]
 
 
 class Read(msgspec.Struct, frozen=True):
-    """What the entries say."""
+    """Content of a record's entries."""
 
     entries: Entries
     groups: frozenset[tuple[str, str]]  # name and description

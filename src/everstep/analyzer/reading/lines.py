@@ -40,7 +40,7 @@ class Lines:
         return any(word in self.text for word in words)
 
     def says(self, *words: str) -> bool:
-        """The same for words in lower case, however the lines are written."""
+        """Whether any of the words, given in lower case, stands in any line, however the line is written."""
         return any(word in self.lowered_text for word in words)
 
     def numbers_with(self, *words: str) -> list[int]:
@@ -48,7 +48,8 @@ class Lines:
         return _with_any(self.lines, words)
 
     def numbers_of(self, *words: str) -> list[int]:
-        """The same for words in lower case, however the lines are written."""
+        """Return the numbers of the lines in which any of the words, given in lower case, stands, however the lines are
+        written."""
         return _with_any(self.lowered, words)
 
 

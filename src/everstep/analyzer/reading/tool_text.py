@@ -79,7 +79,7 @@ class ToolText:
         )
 
     def _readers(self, log: Lines) -> "Iterator[tuple[Iterable[int], Callable[[str, int | None], None]]]":
-        """Which lines are for which reader: those with words without which nothing of theirs is said."""
+        """Yield the lines for each reader: those with words without which the text holds nothing for that reader."""
         if log.says(*_TIMEOUTS):
             yield log.numbers_of(*_TIMEOUTS), self._watchdog
         if log.has("CollectiveFingerPrint"):

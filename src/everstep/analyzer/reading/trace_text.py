@@ -30,7 +30,7 @@ MAX_COMMS = 100_000
 
 
 class FlightText:
-    """What torchfrtrace prints of each collective that did not match."""
+    """Reader of torchfrtrace's output on each collective that did not match."""
 
     def __init__(self) -> None:
         self._named: dict[Named, None] = {}

@@ -132,7 +132,8 @@ async def fetch(
 
 
 class _Fetching:
-    """What stays from one attempt to the next. The descriptor is closed by the thread while there is one."""
+    """The state that stays from one attempt to the next. While a thread is at work, it is the thread that closes the
+    descriptor."""
 
     def __init__(self, rank: int, step: int, make_arena: Callable[[int], int]) -> None:
         self._rank = rank

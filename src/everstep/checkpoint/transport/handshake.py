@@ -35,7 +35,7 @@ class HandshakeError(Exception):
 
 
 class Secret:
-    """What the members of one run share."""
+    """The secret that the members of one run share."""
 
     def __init__(self, token: str, run: str = "") -> None:
         if not token:

@@ -18,7 +18,7 @@ _BLOCK_BYTES = 256 << 10
 
 
 class Tls:
-    """What a node's connections are made with."""
+    """The TLS contexts of a node's connections."""
 
     def __init__(self, certificate: str, key: str) -> None:
         """Both PEM. Raises OSError, ValueError when they cannot be used."""

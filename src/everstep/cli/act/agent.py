@@ -21,8 +21,8 @@ def run(given: argparse.Namespace) -> int:
     import os
 
     from everstep.launcher.arguments.hosts import Hosts, check_ports, parse_endpoints
-    from everstep.launcher.hosts import token
-    from everstep.launcher.hosts.joining import join
+    from everstep.launcher.joining.joining import join
+    from everstep.launcher.reach import token
     from everstep.launcher.run import signal_numbers, torch_version
     from everstep.linux import heap
 

@@ -39,7 +39,7 @@ _POLL_S = 0.02
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """What everstep should make of a fault."""
+    """Reaction to a fault that everstep is expected to show."""
 
     text: str
     codes: tuple[str, ...] = ()  # of these; empty: whatever it is called

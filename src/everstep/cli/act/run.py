@@ -20,7 +20,7 @@ def run(argv: Sequence[str]) -> int:
     from everstep.launcher import error_file
     from everstep.launcher.arguments import exit_codes, options
     from everstep.launcher.foreign.translating import translate
-    from everstep.launcher.hosts.spreading import become, srun_command
+    from everstep.launcher.joining.spreading import become, srun_command
     from everstep.launcher.run import launch
 
     gc.freeze()

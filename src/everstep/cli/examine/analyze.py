@@ -176,7 +176,7 @@ def _evidence(diagnosis: Diagnosis) -> list[str]:
 
 
 def _lines_known(diagnosis: Diagnosis, folder: Folder) -> list[str]:
-    """What the signatures know of the logs, where it is not the verdict itself."""
+    """List the lines that the signatures know in the logs, except those with the verdict's own code."""
     listed = [known for known in folder.known if known.code != diagnosis.verdict.code]
     if not listed:
         return []
@@ -184,7 +184,7 @@ def _lines_known(diagnosis: Diagnosis, folder: Folder) -> list[str]:
 
 
 def _advice(code: str, folder: Folder) -> tuple[str, str]:
-    """What to do, and how to confirm it."""
+    """Return what to do, and how to confirm it."""
     known = _known(code, folder)
     if code in CODES or known is None:
         return CODES[code].you_do, CODES[code].confirm

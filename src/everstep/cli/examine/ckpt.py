@@ -1,4 +1,4 @@
-"""What can be restored, whether it is whole, and how to take it elsewhere.
+"""List what can be restored, verify that it is whole, and take it elsewhere.
 
 everstep ckpt ls [RUN] [--dir DIR]             snapshots in memory, checkpoints on disk, what a fault would cost now
 everstep ckpt verify [RUN] [--dir DIR]         reads every byte of a checkpoint: exit code 1 if something is wrong

@@ -96,7 +96,7 @@ class _Uneven(msgspec.Struct, frozen=True):
 
 
 def _said(answer: dict[str, Any]) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    """What was turned away, and what is uneven. Raises UnreachableError."""
+    """Return what the controller turned away, and what is uneven. Raises UnreachableError."""
     try:
         turned_away = msgspec.convert(answer.get("turned_away", {}), dict[str, int])
         msgspec.convert(answer.get("uneven", ()), list[_Uneven])

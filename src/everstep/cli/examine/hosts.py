@@ -9,8 +9,8 @@ import msgspec
 
 from everstep.errors import ConfigError
 from everstep.launcher.arguments.hosts import Hosts, parse_endpoint
-from everstep.launcher.hosts import token as tokens
-from everstep.launcher.hosts.place import claim
+from everstep.launcher.reach import token as tokens
+from everstep.launcher.reach.place import claim
 from everstep.launcher.run import torch_version
 from everstep.launcher.survey.meeting import attend, lead
 from everstep.report.parts.ansi import printable, safe_json

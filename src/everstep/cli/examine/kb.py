@@ -60,7 +60,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _base(directories: list[str]) -> Base:
-    """What can be loaded; what cannot is said on standard error, and the rest is used."""
+    """Load the signatures, and report on standard error those that cannot be loaded. The rest is used."""
     from_environment = [d for d in os.environ.get("EVERSTEP_KB_DIR", "").split(os.pathsep) if d]
     base = load_base(Path(d) for d in (*from_environment, *directories))
     for problem in base.problems:

@@ -1,4 +1,4 @@
-"""What is known of the machines across runs, and who may be used again.
+"""Show what is known of the machines across runs, and decide which may be used again.
 
 everstep node ls                          all machines on record, worst first
 everstep node show [HOST]                 one machine and its past; default: this one

@@ -1,4 +1,4 @@
-"""What each job sends over each link, second by second: predicted from its collectives, beside what the ports counted.
+"""Traffic of each job on each link, second by second: predicted from its collectives, beside what the ports counted.
 
 everstep fabric traffic lab.toml --runs runs/a runs/b --counters counted.jsonl
 everstep fabric traffic lab.toml --runs runs/a --counters n*.jsonl --live        again every second, until Ctrl-C
@@ -26,7 +26,7 @@ from everstep.fabric.topology.values import FabricError, Topology
 from everstep.fabric.traffic.matrix import Operation, Span
 from everstep.fabric.traffic.window import Teller, newest
 from everstep.journal.beside import collectives
-from everstep.journal.beside.networks import counters_beside, jobs_beside, topology_beside
+from everstep.journal.networks import counters_beside, jobs_beside, topology_beside
 from everstep.linux.parent import die_with_parent
 
 MOST_SECONDS = 600

@@ -1,4 +1,4 @@
-"""What a policy's patience costs: hangs found late beside healthy jobs hurt, over recorded standstills.
+"""Cost of a policy's patience: hangs found late beside healthy jobs hurt, over recorded standstills.
 
 everstep policies                                     the standstills of everstep's own benchmarks
 everstep policies --set hang_outside_s=10             another time, beside always 2 s, always 30 s and never

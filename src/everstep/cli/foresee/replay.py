@@ -1,4 +1,4 @@
-"""What another policy would have done in a run that was recorded.
+"""Show what another policy would have done in a recorded run.
 
 everstep replay RUN --policy aggressive
 everstep replay RUN --set max_restarts=3

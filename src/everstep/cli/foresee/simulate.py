@@ -1,4 +1,4 @@
-"""What would become of a fleet: months of faults in virtual time, decided by the same rules as a real run.
+"""Simulate a fleet: months of faults in virtual time, decided by the same rules as a real run.
 
 everstep simulate --gpus 16384 --days 54 --faults llama3
 everstep simulate --gpus 9600 --days 90 --faults byterobust --costs byterobust --runs 5
@@ -77,8 +77,8 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _patience(setup: Setup, summary: Summary, waits_per_day: float) -> tuple[Fleet, ...]:
-    """What the rule for hangs costs this fleet, beside simpler ones: by the benchmarks' standstills of jobs that have
-    the same way back, snapshots or nothing but checkpoints."""
+    """Return the cost of the rule for hangs to this fleet, beside simpler rules. It is taken from the benchmarks'
+    standstills of jobs that have the same way back: snapshots, or nothing but checkpoints."""
     hangs = [cause.name for cause in setup.mix.causes if cause.sign is Sign.HANG]
     return fleet_prices(
         [each for each in benchmarked() if each.saved is setup.every_step],

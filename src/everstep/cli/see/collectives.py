@@ -1,7 +1,7 @@
-"""What a run's collectives do, per group and operation: how often, how long, how many bytes per second, by how much the
-ranks come apart and who comes last; now, and beside the same row's own history. Without a flag, of any program.
+"""Show a run's collectives, per group and operation: how often, how long, how many bytes per second, by how much the
+ranks come apart and who comes last; now, and beside the same row's own history. Works for any program, without a flag.
 
-DIR may also be a directory of flight records, as `everstep doctor` leaves them. A figure that is unknown says why.
+DIR may also be a directory of flight records, as `everstep doctor` leaves them. An unknown figure has a reason.
 """
 
 import argparse

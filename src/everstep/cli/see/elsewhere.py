@@ -44,7 +44,8 @@ class _File(msgspec.Struct):
 def record_elsewhere(
     run_dir: RunDir, rank: int, seconds: float, show: Callable[[float], None]
 ) -> tuple[Summary, Path, bytes]:
-    """What is in it, where it is now, and its content. Raises ConfigError: why there is no trace; UnreachableError."""
+    """Have the rank's own node record a trace, and return its summary, its path on this host, and its content. Raises
+    ConfigError with the reason why there is no trace, and UnreachableError."""
     cursor = Cursor(run_dir.journal)
     cursor.read()  # what was before is not ours
     request = named(post(run_dir, "/api/trace", {"rank": rank, "seconds": seconds}), "request")

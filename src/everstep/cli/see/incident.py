@@ -1,4 +1,4 @@
-"""What disturbed the run, what it cost, what was done.
+"""Show what disturbed the run, what it cost, what was done.
 
 everstep incident [ls] [RUN]        one line per incident
 everstep incident show ID [RUN]     one of them: verdict, phases, timeline, evidence, decision ("last" works too)

@@ -1,4 +1,4 @@
-"""What the ranks wrote, per rank and generation; the newest generation unless another is asked for.
+"""Show what the ranks wrote, per rank and generation; the newest generation unless another is asked for.
 
 everstep logs --rank 2                  the end of both streams
 everstep logs --first-error             what the rank that failed first had to say

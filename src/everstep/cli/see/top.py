@@ -23,10 +23,10 @@ from everstep.cli.reading import show, show_json, style
 from everstep.errors import EverstepError, JournalError
 from everstep.journal.beside import paces
 from everstep.journal.runs import find_run
-from everstep.report.asjson import Json
-from everstep.report.now.top import Look, render_top
 from everstep.report.parts.ansi import safe
+from everstep.report.parts.json_values import Json
 from everstep.report.picture.stragglers import stragglers_page
+from everstep.report.top.page import Look, render_top
 from everstep.web.recorded import Recorded
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # a screen of its own, no cursor
@@ -62,7 +62,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 class _Screen:
-    """What the person chose so far, key by key."""
+    """State of the screen: what the user has chosen so far, key by key."""
 
     def __init__(self, view: str) -> None:
         self.look = Look(view=view)

@@ -58,7 +58,8 @@ class CountDetector:
         return self._news(event, state)
 
     def left_out(self, ranks: Iterable[int]) -> Finding | None:
-        """What one of these left out, if anything: then its parameters are the program's doing."""
+        """Return what one of these ranks left out, or None. If one left something out, its parameters are the program's
+        doing."""
         return next((self._left_out[rank].finding for rank in ranks if rank in self._left_out), None)
 
     def are_known(self, ranks: Iterable[int], after: int, last: int) -> bool:

@@ -116,7 +116,8 @@ class DigestDetector:
         return sorted(self._equal, reverse=True)
 
     def _begin_anew(self, step: int, declared: Declared) -> None:
-        """The same number is another step now: the program counts anew. What is only sent again is equal."""
+        """Forget the old digests of this step number: the program counts its steps anew. Reports sent again are equal
+        and do not lead here."""
         self._steps[step] = self._steps.pop(step)
         self._steps[step][declared].clear()
         self._compared.discard((step, declared))
@@ -124,7 +125,7 @@ class DigestDetector:
         self._partial.discard(step)
 
     def _forget(self) -> None:
-        """What came first goes first: a program that counts its steps anew begins with low numbers again."""
+        """Drop the steps that were seen first: a program that counts its steps anew begins with low numbers again."""
         gone = list(self._steps)[:-MAX_STEPS]
         for step in gone:
             del self._steps[step]

@@ -105,7 +105,8 @@ class NumberDetector:
         return AnomalyFound(at=at, generation=self._generation, verdict=verdict)
 
     def _others(self, finding: Finding, at: float) -> list[Evidence]:
-        """What the ranks said last: whether all of them see it is for a person to read, and often the whole answer."""
+        """List the ranks' last values: a person can see whether all ranks are affected, which is often the whole
+        answer."""
         bad: list[int] = []
         fine: list[int] = []
         first: list[tuple[int, str]] = []  # those that say something else than most

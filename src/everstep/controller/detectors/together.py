@@ -1,7 +1,7 @@
-"""What looks at the raw observations of a running job. Each watch draws conclusions, and only those are recorded.
+"""The detectors of a running job. Each draws conclusions from raw observations, and only the conclusions are recorded.
 
-A watch keeps what it has seen in memory; another controller learns it anew. A fault in a watch costs that watch's
-opinion on one report, and nothing else.
+A detector keeps what it has seen in memory; a new controller learns it anew. A fault in a detector costs that
+detector's opinion on one report, and nothing else.
 """
 
 import logging
@@ -73,7 +73,7 @@ class Detectors:
         )
 
     def take(self, event: Observation, state: State) -> list[Found]:
-        """What the detectors conclude from one report of the current generation."""
+        """Return what the detectors conclude from one report of the current generation."""
         if event.generation != state.generation or not state.is_active(event.node):
             return []
         own = _of_own_ranks(event, state)

@@ -1,5 +1,5 @@
-"""What a peer says of itself and of times, cut to what the controller knows: it leaves the run, in the memory of
-machines and from there in a scheduler's hands. Pure."""
+"""Limits on what a peer reports of its machine and of times, by what the controller knows: these claims leave the run,
+into the memory of machines and from there to a scheduler. Pure."""
 
 import math
 

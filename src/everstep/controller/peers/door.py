@@ -74,8 +74,8 @@ class Doors:
 
 
 class Door(asyncio.BufferedProtocol):
-    """What is no link is passed on to aiohttp, and stays in view: it is counted, and its silence has a limit. `before`:
-    whose place it takes over."""
+    """One connection before its purpose is known. Whatever is not a link is passed on to aiohttp and stays in view: it
+    is counted, and its silence has a limit. `before`: the guest whose place this connection takes over."""
 
     def __init__(self, doors: Doors, before: Guest | None = None) -> None:
         self._doors = doors

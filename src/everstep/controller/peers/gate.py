@@ -99,7 +99,8 @@ class Gate:
         return credentials if is_same(header, credentials.knock) else None
 
     def begin_greeting(self, peer: Credentials) -> Challenge:
-        """What it has to answer; `end_greeting` follows, whatever comes of it. Raises TurnedAwayError."""
+        """Return the challenge that the peer has to answer; `end_greeting` follows in any case. Raises
+        TurnedAwayError."""
         if self._greetings[peer.name] >= MAX_GREETINGS:
             raise TurnedAwayError("crowd", f"{MAX_GREETINGS} others call themselves {peer.name} at this moment")
         self._greetings[peer.name] += 1

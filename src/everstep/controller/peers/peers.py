@@ -89,7 +89,7 @@ class Handling:
 
 
 class Line(Protocol):
-    """What a peer is connected by."""
+    """A peer's connection."""
 
     def send(self, message: FromController) -> None: ...
 
@@ -262,7 +262,7 @@ class Peers:
                 self._acknowledge(peer)
 
     async def acknowledge(self) -> None:
-        """What is owed, a part of the peers at a time; until cancelled."""
+        """Send the acknowledgements that are owed, a part of the peers at a time, until cancelled."""
         while True:
             await asyncio.sleep(ACKNOWLEDGE_S)
             for name in list(self._owed)[: max(MIN_PER_ROUND, math.ceil(len(self._owed) / ROUNDS))]:

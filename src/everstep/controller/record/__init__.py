@@ -1,1 +1,1 @@
-"""What is written down before anything is done: the journal's writer, and what it leaves out."""
+"""The journal's writer: what is recorded before anything is done, and what is left out."""

@@ -74,7 +74,7 @@ class Poison:
             self._note = msgspec.json.decode(read_regular(self._path), type=_Note)
 
     def known(self) -> tuple[str, str] | None:
-        """What is to be left out, by its key, and why; None: nothing."""
+        """Return the key of the input to leave out, and why; None if there is nothing to leave out."""
         note = self._note
         return (note.key, note.why) if note.num_crashes >= MAX_CRASHES else None
 
@@ -127,7 +127,7 @@ class Drafting:
             return []
 
     def _draft(self, item: Input, after: list[Drafted]) -> Drafted | None:
-        """What it leads to; None when it is put aside. Raises PoisonedError."""
+        """Draft what one input leads to; None if it is put aside. Raises PoisonedError."""
         if self._left_out is not None and self._left_out[0] == item.key:
             log.error("skipped, it ended the controller before: %r: %s", item.event, self._left_out[1])
             self._put_aside(item, "poison")
@@ -149,8 +149,11 @@ class Drafting:
 
 
 def _needs_no_progress(event: object) -> bool:
-    """What follows from it, if anything, does not depend on how far the ranks are, so what is held need not be on
-    record before it: a node that warns every minute would otherwise put the progress of all nodes there each time."""
+    """Return whether the event's consequences, if any, do not depend on how far the ranks are.
+
+    Held progress then need not be recorded before it: otherwise a node that warns every minute would put the progress
+    of all nodes on record each time.
+    """
     if isinstance(event, NodeAlerted):
         return not any(map(is_cause, event.alerts))
     return isinstance(event, NEEDS_NO_PROGRESS)

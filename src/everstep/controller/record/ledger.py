@@ -34,7 +34,7 @@ log = logging.getLogger("everstep.controller")
 
 @dataclass(frozen=True, kw_only=True)
 class Drafted:
-    """What an event leads to, before it is on record."""
+    """An event's consequences, before they are on record."""
 
     record: Record
     state: State
@@ -93,8 +93,8 @@ class Ledger:
     def draft_together(
         self, reports: Sequence[ProgressReported], *, at: float, after: "list[Drafted]"
     ) -> list[Drafted]:
-        """The same for the first of these reports, all those that need no turn of their own: `core.state.stride`.
-        Possibly none. Each has the state after all of them."""
+        """Draft the first of these reports together: all those that need no turn of their own (`core.state.stride`),
+        possibly none. Each has the state after all of them."""
         state = after[-1].state if after else self.state
         decided, number = stride(state, reports)
         first = self.journal.seq + len(after) + 1
@@ -188,8 +188,8 @@ class Ledger:
 
     @property
     def fold(self) -> Fold:
-        """The same view as the reading verbs have, brought up to date on access: of what thousands report every second,
-        most is replaced by the next report before it is read."""
+        """The view that the reading verbs have too, brought up to date on access: most of what thousands of nodes
+        report every second is replaced by the next report before it is read."""
         while self.fold_one():
             pass
         for event in self._unseen.values():

@@ -1,4 +1,4 @@
-"""Which periodic reports are put on record, and what becomes of the others.
+"""The choice of periodic reports that are put on record, and what becomes of the others.
 
 Agents report progress every two seconds. A journal that kept all of it would grow by gigabytes a day, so the older a
 generation gets, the fewer reports are recorded. The newest unrecorded one of each node is held here and in
@@ -89,7 +89,7 @@ class Thinning:
         return True
 
     def take(self) -> list[ProgressReported]:
-        """What is held, to be recorded before something else."""
+        """Take all held reports, to be recorded before something else."""
         taken, self.held = list(self.held.values()), {}
         return taken
 

@@ -35,7 +35,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def next_round(examination: Examination, num_ranks: int) -> tuple[ExamKind, Groups] | None:
-    """What is asked next; None when that was all."""
+    """Return the kind and groups of the next round; None if all rounds are done."""
     if examination.stage is FlowStage.REPLAY:
         return _next_replay(examination)
     agenda = _agenda(examination.nodes, num_ranks)
@@ -49,7 +49,7 @@ def next_round(examination: Examination, num_ranks: int) -> tuple[ExamKind, Grou
 
 
 def judge(examination: Examination) -> Judged:
-    """What all rounds so far say together."""
+    """Judge all rounds so far together."""
     if examination.stage is FlowStage.REPLAY:
         return _judge_replay(examination)
     found = [
@@ -134,7 +134,8 @@ def _judge_check(kind: ExamKind, rounds: tuple[ExamRound, ...]) -> Judged:
 
 
 def _judge_common(kind: ExamKind, answers: Mapping[str, Answer], failed: dict[str, str]) -> Judged:
-    """What every machine that answered fails alike lies in what they share: a file system, an image, a setting."""
+    """Blame no machine if every machine that answered fails alike. The cause then lies in what they share: a file
+    system, an image, a setting."""
     num_answered = sum(answer.passed is not None for answer in answers.values())
     alike = {_FIGURE.sub("#", answers[node].why) for node in failed}
     if len(failed) < 2 or len(failed) < num_answered or len(alike) > 1:
@@ -227,7 +228,8 @@ def _layout(examination: Examination) -> Layout:
 
 
 def _usual_digests(examination: Examination) -> dict[str, str]:
-    """What the majority of all groups computed in the first two rounds, by its kind; kinds without one are left out."""
+    """Return the digest that the majority of all groups computed in the first two rounds, by its kind; kinds without a
+    majority are left out."""
     digests = [_group_digest(group, round_) for round_ in examination.rounds[:2] for group in round_.groups]
     odd = replay.odd_digests(digests)
     return {replay.kind_of(digest): digest for digest, outcome in zip(digests, odd, strict=True) if outcome is False}

@@ -68,7 +68,7 @@ def on_timer(turn: Turn, exam: str) -> bool:
 
 
 def pending_actions(turn: Turn, why: str) -> list[ExamineNode]:
-    """What has not been answered."""
+    """List the examinations that have not been answered."""
     examination = _under_way(turn)
     return [] if examination is None else [a for a in _asking(turn, examination, why) if a.node in examination.waiting]
 

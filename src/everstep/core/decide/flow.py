@@ -210,7 +210,7 @@ def _column(turn: Turn, verdict: Verdict, kind: Unexplained) -> tuple[FlowStage,
 
 
 def _from(turn: Turn, column: tuple[FlowStage, ...], course: Course | None) -> tuple[FlowStage, ...]:
-    """What is left of the column. The restart in place may come more than once."""
+    """Return the stages of the column that are left. The restart in place may come more than once."""
     if course is None:
         return column
     if course.incident == turn.incident.id:
@@ -221,7 +221,7 @@ def _from(turn: Turn, column: tuple[FlowStage, ...], course: Course | None) -> t
 
 
 def _then(turn: Turn, verdict: Verdict, kind: Unexplained, stage: FlowStage, count: int) -> str:
-    """What would come next, as things are now."""
+    """Describe the stage that would come next, as things are now; empty if there is none."""
     if stage is FlowStage.REATTEMPT and count < turn.policy.blind_restarts:
         return WORDS[stage]
     for later in TABLE[kind]:

@@ -1,4 +1,4 @@
-"""What is certain from how the program ended: that its work is done, or that it would end like this again.
+"""Conclusions that are certain from how the program ended: its work is done, or it would end like this again.
 
 A rank may end by a signal after its program has come to its last line: torch's threads may abort it. The work is done.
 A job without snapshots would do all of it again after a restart, so the other ranks continue to their own ends, and the
@@ -56,8 +56,8 @@ def ended_at(turn: Turn, verdict: Verdict) -> str:
 
 
 def missed_launcher(end: Exit) -> str:
-    """What to write where the program wants the argument that deepspeed and torch.distributed.launch add to its own;
-    empty: it does not."""
+    """Suggest the launcher to write if the program wants the argument that deepspeed and torch.distributed.launch add
+    to its own; empty if it does not."""
     found = re.search(r"arguments are required: .*(--local[-_]rank)", end.last_output)
     if found is None:
         return ""

@@ -1,4 +1,4 @@
-"""What to do about a fault whose generation has been stopped. Rules in order; the first that applies decides.
+"""Rules for a fault whose generation has been stopped: what to do about it. In order; the first that applies decides.
 
 A new policy idea is a new rule here, one line in RULES, and a scenario in tests/scenarios.
 """
@@ -133,7 +133,8 @@ def failed_start(turn: Turn, verdict: Verdict) -> Plan | None:
 
 
 def same_place(turn: Turn, verdict: Verdict) -> Plan | None:
-    """The same line of the user's code again and again, without a new step in between, is not bad luck."""
+    """Give up if the same line of the user's code fails again and again without a new step in between: that is not bad
+    luck."""
     if turn.policy.exact_restarts or not verdict.place or verdict.blame not in _UNDECIDED:
         return None
     if flow.has_more(turn, verdict):

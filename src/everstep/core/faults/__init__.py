@@ -1,1 +1,1 @@
-"""What goes wrong: exits, hangs, anomalies, alerts, damage, lost nodes, and drills of them."""
+"""Faults: exits, hangs, anomalies, alerts, damage, lost nodes, and drills of them."""

@@ -45,7 +45,8 @@ def _identity(struck: Struck) -> tuple[object, ...]:
 
 
 def _struck(turn: Turn, event: RestoreFailed, formation: Formation) -> tuple[Struck, ...]:
-    """What was tried is known better here than by the rank, which finds fetched snapshots in its own memory."""
+    """List the snapshots or the checkpoint that were tried. This is known better here than by the rank, which finds
+    fetched snapshots in its own memory."""
     step = formation.resume_step
     if step is None:
         return ()

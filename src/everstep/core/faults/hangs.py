@@ -136,8 +136,8 @@ def on_restart_requested(turn: Turn, event: RestartRequested) -> None:
 
 
 def _judge(turn: Turn) -> None:
-    """What is certain is acted on; what may end by itself gets its time, on record. A rank that ended meanwhile, or a
-    machine that noticed something, says more than the silence did."""
+    """Act on a hang that is certain; give one that may end by itself its time, on record. A rank that ended meanwhile,
+    or a machine that noticed something, is better evidence than the silence."""
     verdict, hang = judge(turn.incident.known), turn.incident.facts.hang
     assert hang is not None
     is_over = any(not exit_.succeeded for exit_ in turn.incident.exits.values())

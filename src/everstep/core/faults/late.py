@@ -78,7 +78,7 @@ def forget_old(turn: Turn) -> None:
 
 
 def _forget_the_program(turn: Turn, incident: Incident, found: Verdict) -> None:
-    """What was counted against the program, or as a fault that nothing explains, was not."""
+    """Take back what was counted against the program, or as a fault that nothing explains."""
     if found.blame not in (Blame.USER, Blame.OPERATOR):
         turn.set(failure=None)
     course = turn.state.course
@@ -87,7 +87,8 @@ def _forget_the_program(turn: Turn, incident: Incident, found: Verdict) -> None:
 
 
 def _decision(turn: Turn, taken: Decision, found: Verdict) -> Decision:
-    """What was done stays done; why is known now, and what could not be known then."""
+    """Return the decision with its new reason: what was done stays done; why is known now, and so is what could not be
+    known then."""
     late_s = turn.at - found.at
     nodes = eviction.suspects(turn, found)
     why_not = eviction.why_not(turn, nodes) if nodes else ""

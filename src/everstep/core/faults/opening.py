@@ -75,8 +75,8 @@ def _left(workers: Sequence[Worker]) -> tuple[Left, ...]:
 
 
 def _outlived_at(known: float | None, workers: Sequence[Worker]) -> float | None:
-    """What nodes noticed before this time did not stop the job: a whole generation began to step after it, or made
-    steps for long after it."""
+    """Return the time before which nothing that nodes noticed stopped the job: a whole generation began to step after
+    it, or made steps for long after it. `known`: the result so far."""
     accounts = [worker.account for worker in workers]
     firsts = [each.first_step_at for each in accounts if each is not None and each.first_step_at is not None]
     lasts = [each.last_step_at for each in accounts if each is not None and each.last_step_at is not None]

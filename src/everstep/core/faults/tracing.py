@@ -38,8 +38,8 @@ def trace_slow(turn: Turn) -> None:
 
 
 def trace_excused(turn: Turn, verdict: Verdict) -> None:
-    """The same for one rank that is slow, and whose machine is not to blame: that opens no incident. Of several, such
-    as those of a pipeline stage, one trace says nothing."""
+    """Trace one rank that is slow and whose machine is not to blame: that opens no incident. If several ranks are slow,
+    such as those of a pipeline stage, one trace shows nothing, so none is made."""
     if len(verdict.ranks) == 1:
         _trace(turn, verdict, f"slow{len(turn.state.traced) + 1}")
 

@@ -100,7 +100,7 @@ def _place(turn: Turn) -> None:
 
 
 def _weaker(placement: Placement, unit: str) -> tuple[tuple[str, str], ...]:
-    """What the placement cannot protect from; the same reason of many ranks once."""
+    """List what the placement cannot protect from; a reason that many ranks share is listed once."""
     ranks_by_why: dict[str, list[int]] = {}
     for rank, why in placement.weaker.items():
         limit = "nodes of other racks have no room for more copies" if rank in placement.crowded else NO_OTHER

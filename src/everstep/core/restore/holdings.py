@@ -1,4 +1,5 @@
-"""What can be restored: the newest step that every rank can have, and where from. Pure; asked when a generation forms.
+"""Steps that can be restored: the newest one that every rank can have, and where from. Pure; asked when a generation
+forms.
 
 For one step each rank takes what is nearest: the memory of the node that has its slot, then another node's memory. A
 checkpoint in the persistent tier is for all ranks together, and is taken where it is newer than what memory has.
@@ -88,7 +89,7 @@ def newest_by_rank(state: State) -> dict[int, tuple[int, str] | None]:
 
 
 def cut(state: State, last: int | None) -> tuple[FrozenMap[int, Held], FrozenMap[str, tuple[Held, ...]]]:
-    """What ranks and copies hold after the agents went back to this step: they forget newer ones."""
+    """Return what ranks and copies hold after the agents went back to this step: they forget newer ones."""
     newest = -1 if last is None else last
     held = {rank: _up_to(each, newest) for rank, each in state.held.items()}
     copies = {node: [_up_to(each, newest) for each in told] for node, told in state.copies.items()}

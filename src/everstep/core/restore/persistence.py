@@ -125,7 +125,8 @@ def on_checkpoint_committed(turn: Turn, event: CheckpointCommitted) -> None:
 
 
 def _note_tier(turn: Turn, event: CheckpointCommitted, *, is_taken: bool, is_late: bool) -> None:
-    """What is there now. Newer ones are of a history that the job went back on, if this one is not late."""
+    """Record which checkpoints the tier has now. Unless this one is late, newer ones are of a history that the job went
+    back on."""
     uncommitted = {step: at for step, at in turn.state.uncommitted.items() if step != event.step}
     left = [c for c in turn.state.checkpoints if c.step not in event.dropped]
     if is_taken and event.checkpoint is not None:
@@ -180,7 +181,7 @@ def save_first(turn: Turn, end: Ending) -> bool:
 
 
 def pending_actions(state: State, why: str) -> list[Action]:
-    """What is asked for and not answered. Also used to ask again."""
+    """List the actions that are asked for and not answered. Also used to ask again."""
     now, spec = state.persisting, state.spec
     if now is None or spec is None or now.generation != state.generation:
         return []

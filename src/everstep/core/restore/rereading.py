@@ -1,7 +1,8 @@
-"""What could not be read, and may be whole: a storage or a peer that does not answer is asked again, a few times.
+"""Retries for what could not be read and may be whole: a storage or a peer that does not answer is asked again, a few
+times.
 
 Reading again costs a restart, the next best candidate costs steps. Asked by `damage`, and by the rules of `recovery`
-for what they say. Pure.
+for their reasons. Pure.
 """
 
 from everstep.core.state.schema import State, Unread

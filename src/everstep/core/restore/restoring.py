@@ -1,4 +1,5 @@
-"""Which step a generation resumes from, from where, and what that costs, in words. Pure; asked by `forming`.
+"""The choice of the step that a generation resumes from, from where, and at what cost, in words. Pure; asked by
+`forming`.
 
 Starting over silently is worse than ending: if steps were kept and none of them can be restored, the run gives up. If
 nothing was ever kept, no step by all ranks, or only what cannot be resumed exactly (`flaws`), the program starts as
@@ -119,7 +120,7 @@ def _trust_limit(state: State, step: int) -> str:
 
 
 def _limit(state: State, best: int) -> str:
-    """What is missing for a newer step."""
+    """Explain what is missing for a newer step."""
     refused = holdings.newest(state, even_struck=True)
     struck = [each for each in state.struck if refused is not None and each.step == refused.step <= best]
     if struck and refused is not None and refused != holdings.newest(state):

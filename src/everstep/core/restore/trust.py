@@ -60,7 +60,8 @@ def trust_actions(turn: Turn) -> list[TrustStep]:
 
 
 def is_corrupted(incident: Incident | None) -> bool:
-    """What was completed since the newest trusted step may be wrong: replicas differ, or the numbers are none."""
+    """Return whether what was completed since the newest trusted step may be wrong: replicas differ, or numbers are not
+    finite."""
     if incident is None:
         return False
     anomaly, verdict = incident.facts.anomaly, incident.verdict

@@ -26,7 +26,8 @@ LONGEST_GROW_S = 1800.0
 
 
 def look(turn: Turn) -> None:
-    """What follows for the size from the state as it is now. After every event of a job whose size may change."""
+    """Start or drop the timers that concern the job's size, from the state as it is now. Called after every event of a
+    job whose size may change."""
     state = turn.state
     if state.is_over:
         return
@@ -141,7 +142,7 @@ def can_shrink(state: State) -> bool:
 
 
 def can_shrink_by(state: State, num_nodes: int) -> bool:
-    """The same if so many more were missing."""
+    """Return whether the job could still shrink if so many more nodes were missing."""
     spec = state.spec
     if spec is None or not spec.is_elastic or state.fixed_slots:
         return False

@@ -211,7 +211,7 @@ def start_limit_s(state: State, policy: Policy) -> float:
 
 
 def _settle_history(turn: Turn, choice: restoring.Choice) -> None:
-    """What the coming generation makes void: memory of later steps, and trust in them."""
+    """Drop what the coming generation makes void: memory of later steps, and trust in them."""
     state = turn.state
     step = choice.restore.step if choice.restore is not None else None
     if choice.is_corrupted:

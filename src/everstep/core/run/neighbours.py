@@ -1,4 +1,4 @@
-"""Which nodes watch the links between them: on several hosts, each a few others, and always both of a pair.
+"""The nodes that watch the links between them: on several hosts, each a few others, and always both of a pair.
 
 Pure. Up to `MOST` others all of them; above, those at distances 1, 2, 4 and 8 in the order of slots, which is that of
 rings, so that what a job sends between hosts is watched, and each node is seen by several.

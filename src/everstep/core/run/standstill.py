@@ -54,15 +54,16 @@ def key_of(verdict: Verdict) -> str:
 
 
 def known_of(turn: Turn, verdict: Verdict) -> Place:
-    """What is known of the place of this hang. Where steps are counted anew after each restart they show no progress: a
-    certain hang is another one once the job has trained for long."""
+    """Return what is known of the place of this hang. If steps are counted anew after each restart they show no
+    progress: a certain hang then counts as another one once the job has trained for long."""
     known = turn.state.places.get(key_of(verdict), Place())
     is_old = not turn.state.has_own_steps and turn.at - known.at > turn.policy.course_s
     return msgspec.structs.replace(known, times=0) if is_old and verdict.certainty is Certainty.CERTAIN else known
 
 
 def is_repeated(known: Place, step: int | None) -> bool:
-    """The same certain hang at the same step, or an earlier one: the job made no progress in between."""
+    """Return whether a certain hang came again at the same step or an earlier one: the job made no progress in
+    between."""
     return known.times > 0 and (step is None or known.step is None or step <= known.step)
 
 

@@ -68,7 +68,7 @@ def on_check_timer(turn: Turn, version: str, _due_at: float) -> None:
 
 
 def look(turn: Turn) -> None:
-    """What follows for updates from the state as it is now. After every event, where a version is open."""
+    """Advance updates from the state as it is now. Called after every event while a version is open."""
     state = turn.state
     if state.is_over:
         return
@@ -83,8 +83,8 @@ def look(turn: Turn) -> None:
 
 
 def merge(turn: Turn) -> Version | None:
-    """What the coming generation runs, now that it is formed: the newest version that waits, else what ran before.
-    None: what the run was started with, where the user has it."""
+    """Return the version that the coming generation runs, now that it is formed: the newest version that waits, else
+    what ran before. None: what the run was started with, where the user has it."""
     waiting = waiting_version(turn.state)
     if waiting is not None:
         current = find(turn.state, turn.state.version)
@@ -219,7 +219,7 @@ def check_action(state: State, version: Version, node: str, why: str) -> Validat
 
 
 def pending_checks(state: State, why: str) -> list[ValidateUpdate]:
-    """What was asked of nodes and not answered."""
+    """List the checks that were asked of nodes and not answered."""
     checking = [c for c in state.candidates if c.stage is Stage.CHECKING and c.checked_on]
     return [check_action(state, c.version, c.checked_on, why) for c in checking]
 

@@ -1,1 +1,1 @@
-"""What the brain knows: the state, a turn that changes it, and the values they are made of."""
+"""The brain's knowledge: the state, a turn that changes it, and the values they are made of."""

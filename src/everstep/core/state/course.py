@@ -1,4 +1,4 @@
-"""What the state keeps of ByteRobust's flow: how far it has gone (`Course`), and the examination that is under way."""
+"""The state of ByteRobust's flow: how far it has gone (`Course`), and the examination that is under way."""
 
 import enum
 
@@ -10,7 +10,7 @@ from everstep.model.verdict import Refusal
 
 
 class FlowStage(enum.StrEnum):
-    """What is tried against a fault that has no culprit, in this order."""
+    """The stages that are tried against a fault without a culprit, in this order."""
 
     REATTEMPT = "reattempt"  # restart where it was: most such faults do not come again
     EVICT_GROUP = "evict-group"  # a hang: the machines of the group that its outliers share
@@ -31,7 +31,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node said of its part. `passed` None: it could not be examined."""
+    """One node's answer for its part of a round. `passed` None: it could not be examined."""
 
     passed: bool | None
     why: str

@@ -37,7 +37,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Formation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the current generation was started with; enough to issue its StartWorkers again."""
+    """The values that the current generation was started with; enough to issue its StartWorkers again."""
 
     store_host: str
     store_port: int
@@ -74,7 +74,7 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last generations were to resume from, and could not read; that may pass."""
+    """The step that the last generations were to resume from, and could not read; that may pass."""
 
     step: int
     path: str
@@ -134,7 +134,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """What the run has learnt of one place at which the job stood still (`run.standstill`)."""
+    """The run's experience with one place at which the job stood still (`run.standstill`)."""
 
     times: int = 0  # that a restart was made because of it; a certain one counts only without progress in between
     step: int | None = None  # at which it stood the last time

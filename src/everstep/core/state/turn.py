@@ -99,7 +99,8 @@ class Turn:
         self.actions += actions
 
     def forget_unjudged(self, node: str | None, code: str) -> None:
-        """What became a verdict is not judged a second time when the job runs again."""
+        """Drop the waiting alerts that became a verdict, so that they are not judged a second time when the job runs
+        again."""
         if self.state.unjudged:
             left = (seen for seen in self.state.unjudged if (seen.node, seen.alert.code) != (node, code))
             self.set(unjudged=tuple(left))

@@ -82,7 +82,7 @@ def completed_of(account: RankAccount | None) -> int | None:
 
 
 def _marks(worker: Worker) -> tuple[int, ...]:
-    """What this one adds to each count."""
+    """Return what this worker adds to each count."""
     account, exit_ = worker.account, worker.exit
     is_left = exit_ is None or not exit_.succeeded
     entered = begun = done = first_step_at = last_step = None

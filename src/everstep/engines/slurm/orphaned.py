@@ -1,7 +1,7 @@
 """A job whose batch script was lost with its node: Slurm waits for the end of that script, and keeps the nodes.
 
-The host that has the controller by then ends the job, after everything else. Called by `launcher.hosts.joining`, after
-the event loop.
+The host that has the controller by then ends the job, after everything else. Called by `launcher.joining.joining`,
+after the event loop.
 """
 
 import socket

@@ -1,1 +1,1 @@
-"""What a network carries: flows on routed paths share links max-min fairly. There are no packets and no clock."""
+"""Flows on a network: on routed paths, they share links max-min fairly. There are no packets and no clock."""

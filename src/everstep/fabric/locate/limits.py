@@ -1,4 +1,4 @@
-"""Which links are judged, and the smallest loss that would have been seen on each. Unknown is not healthy.
+"""Links that are judged, and the smallest loss that would have been seen on each. Unknown is not healthy.
 
 Losses on a path over a full link are no evidence. So if the packets of a link crossed full links (itself or others),
 the link may be broken without a trace. Such a link is not judged, and the reason is given. Only a loss above that of a

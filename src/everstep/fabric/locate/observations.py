@@ -121,7 +121,8 @@ def merged(windows: Sequence[Sequence[Seen]]) -> list[Seen]:
 
 
 def lateness(paths: Iterable[Seen]) -> list[Seen]:
-    """The same paths, with the packets that arrived as `sent` and the late ones as `bad`."""
+    """Return the same paths, with the packets that arrived as `sent` and the late ones as `bad`. Leave out paths on
+    which no packet arrived."""
     return [Seen(nodes=p.nodes, sent=p.sent - p.bad, bad=p.late) for p in paths if p.sent > p.bad]
 
 

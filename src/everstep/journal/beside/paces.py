@@ -1,5 +1,6 @@
-"""What each rank needed per step, round by round, beside the journal: `paces.json`. The controller writes it after each
-round of the agents, the pages read it. It is no part of the truth: without it, nothing but that map is missing."""
+"""Time that each rank needed per step, round by round, beside the journal: `paces.json`. The controller writes it after
+each round of the agents, and the pages read it. It is not part of the run's record: without it, only the straggler map
+is missing."""
 
 from pathlib import Path
 

@@ -1,1 +1,1 @@
-"""What the command line, the environment and the file ask for, and whether it can be done."""
+"""The request of the command line, the environment and the file, and whether it can be carried out."""

@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for. `dir` and `init_from` are absolute, or URLs."""
+    """The checkpoint settings that were asked for. `dir` and `init_from` are absolute, or URLs."""
 
     dir: str = ""
     every_s: float = 600.0
@@ -63,7 +63,7 @@ def resolve_checkpoints(given: Mapping[str, object], environ: Mapping[str, str],
 
 
 def useless(given: Mapping[str, object], wanted: Wanted) -> str:
-    """What was asked for and has no effect; empty when all of it has."""
+    """Explain which settings were asked for and have no effect; empty if all of them have one."""
     asked = [flag for flag in ("checkpoint_every", "checkpoint_keep") if given.get(flag) is not None]
     if not asked or wanted.dir:
         return ""

@@ -1,4 +1,4 @@
-"""What can be known to be wrong before anything is started. Each check says what is wrong and what to do.
+"""Checks for what can be known to be wrong before anything is started. Each reports what is wrong and what to do.
 
 It starts nothing and leaves nothing behind. Called by `launcher.run`.
 """

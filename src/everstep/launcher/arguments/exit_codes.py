@@ -1,4 +1,4 @@
-"""What `everstep run` ends with: torchrun's codes, or everstep's own, which say more.
+"""Exit codes of `everstep run`: torchrun's codes, or everstep's own, which tell more causes apart.
 
 torchrun has three: 0, 2 for a command line that its parser refuses, 1 for everything else, also for a signal. Scripts
 and schedulers test for them, so they are the default. The journal always holds everstep's.
@@ -21,5 +21,5 @@ def style_of(flag: str | None, environ: Mapping[str, str]) -> str:
 
 
 def shown(code: int, style: str) -> int:
-    """What the process ends with, for a code of ours."""
+    """Return the code that the process exits with, for a code of ours."""
     return code if style == "everstep" else min(code, 1)

@@ -60,7 +60,7 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True):
         return shown(self.host, self.port)
 
     def at(self, place: tuple[str, int]) -> "Hosts":
-        """The same run, looked for at another place only."""
+        """Return the same hosts, with this place as the only one at which the run is looked for."""
         return msgspec.structs.replace(self, host=place[0], port=place[1], others=())
 
 

@@ -1,4 +1,4 @@
-"""What this machine and this user allow: limits that a run cannot live with, and senses that it has to do without.
+"""Limits of this machine and this user: those that a run cannot live with, and senses that it has to do without.
 
 It starts nothing and leaves nothing behind. Called by `launcher.run`.
 """
@@ -43,7 +43,8 @@ def check_limits() -> None:
 
 
 def unseen(environ: Mapping[str, str]) -> str:
-    """What the nodes of this machine cannot observe as this user; empty: nothing is missing, or sensing is off."""
+    """Explain what the nodes of this machine cannot observe as this user; empty if nothing is missing, or sensing is
+    off."""
     if environ.get("EVERSTEP_SENSING", "").lower() in OFF:
         return ""
     try:

@@ -1,7 +1,7 @@
-"""What the command line asks for: torchrun's own parser, extended by the few flags of ours.
+"""The command line: torchrun's own parser, extended by the few flags of ours.
 
-It decides nothing: `torchrun` refuses what cannot be done, `settings` puts flags, environment and file together.
-Called by `launcher.run`.
+It decides nothing: `torchrun` refuses what cannot be done, `settings` puts flags, environment and file together. Called
+by `launcher.run`.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""What each flag of torchrun means here: docs/torchrun.md is made of this, and a test compares it with torchrun's own
-parser. `launcher.arguments.torchrun` refuses what stands here as refused."""
+"""Table of torchrun's flags and what each means here: docs/torchrun.md is made of it, and a test compares it with
+torchrun's own parser. `launcher.arguments.torchrun` refuses what stands here as refused."""
 
 import argparse
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What another launcher's command line asks for, in torchrun's terms. Pure."""
+"""The request of another launcher's command line, in torchrun's terms. Pure."""
 
 from collections.abc import Sequence
 

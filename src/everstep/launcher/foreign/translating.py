@@ -17,7 +17,7 @@ _SHAPE = ("nproc_per_node", "nnodes", "local_nodes")
 
 
 class Translated(msgspec.Struct, frozen=True, kw_only=True):
-    """What is run, whether or not there was a launcher."""
+    """The command that is run, whether or not there was a launcher."""
 
     given: argparse.Namespace
     unset: tuple[str, ...] = ()  # torchrun's variables that the ranks do not get

@@ -9,7 +9,7 @@ from everstep.errors import EverstepError, UnreachableError
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.heirs.proving import Acquaintances
 from everstep.launcher.heirs.voting import MOST_AHEAD
-from everstep.launcher.hosts.reaching import Connection, attempt
+from everstep.launcher.reach.reaching import Connection, attempt
 from everstep.wire.heirs import AskVote, AskWho, Lead, Vote, Voter
 from everstep.wire.joining import Proofs
 

@@ -241,7 +241,7 @@ class Copying:
         self._settle()
 
     def _feed(self, heir: _Heir, *, is_first: bool = False) -> None:
-        """What it does not have yet, and, the first time, a word even where that is nothing."""
+        """Send the heir what it does not have yet, and, the first time, a message even if that is nothing."""
         try:
             if self._fd < 0:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)

@@ -17,8 +17,8 @@ from everstep.errors import ConfigError, EverstepError, UnreachableError, WireEr
 from everstep.journal.beside import succession
 from everstep.journal.runs import home
 from everstep.launcher.arguments.hosts import Hosts, shown
-from everstep.launcher.hosts.place import addresses
-from everstep.launcher.hosts.reaching import (
+from everstep.launcher.reach.place import addresses
+from everstep.launcher.reach.reaching import (
     SILENT_S,
     Connection,
     Failure,
@@ -43,7 +43,7 @@ _MAX_PLACES = 64
 
 
 class Noted:
-    """What this machine remembers of the newest run at an endpoint."""
+    """This machine's record of the newest run at an endpoint."""
 
     def __init__(self, found: succession.Succession, folder: Path, endpoints: frozenset[Place]) -> None:
         self.endpoints = endpoints

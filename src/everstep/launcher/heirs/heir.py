@@ -24,7 +24,7 @@ from everstep.launcher.heirs.proving import Acquaintances
 from everstep.launcher.heirs.quorum import to_elect
 from everstep.launcher.heirs.replica import Replica
 from everstep.launcher.heirs.voting import AGREED_AFTER, STEP_AFTER, Voting
-from everstep.launcher.hosts.munge import Either, MungeToken
+from everstep.launcher.reach.munge import Either, MungeToken
 from everstep.linux.files import write_whole
 from everstep.wire.credentials import CERTIFICATE_NAME, KEY_NAME
 from everstep.wire.heirs import (

@@ -27,7 +27,7 @@ class Replica:
 
     @property
     def age(self) -> tuple[int, int]:
-        """Of two journals the one with the higher age has all that counts."""
+        """Age of the journal: of two journals, the one with the higher age has all that counts."""
         return self.epoch, self.size
 
     def take(self, part: JournalPart) -> int:

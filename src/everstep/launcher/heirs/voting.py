@@ -16,7 +16,7 @@ the end of numbers."""
 
 
 class Voting(msgspec.Struct, kw_only=True):
-    """What one host has promised, and what it follows. An epoch is the time of one controller's host."""
+    """One host's promises, and what it follows. An epoch is the time of one controller's host."""
 
     epoch: int = 0  # that is followed
     leader: str = ""  # of that epoch, once it has proven who it is

@@ -1,4 +1,4 @@
-"""What the first host has before its run is prepared: the endpoint's socket, and the token if the user gave one."""
+"""Resources of the first host before its run is prepared: the endpoint's socket, and the token if the user gave one."""
 
 import socket
 from collections.abc import Callable
@@ -8,9 +8,9 @@ import msgspec
 
 from everstep.engines.network import Address, Network
 from everstep.launcher.arguments.hosts import Hosts
-from everstep.launcher.hosts import token as tokens
 from everstep.launcher.hosts.fleet import Fleet
-from everstep.launcher.hosts.munge import MungeToken, of_job
+from everstep.launcher.reach import token as tokens
+from everstep.launcher.reach.munge import MungeToken, of_job
 from everstep.launcher.rundir.rundir import Prepared
 from everstep.wire.joining import JoinToken
 

@@ -32,8 +32,8 @@ from everstep.launcher.heirs.asking import who
 from everstep.launcher.heirs.copying import Copying
 from everstep.launcher.heirs.proving import Acquaintances
 from everstep.launcher.heirs.willing import is_wished, misunderstood, refusal
-from everstep.launcher.hosts.munge import Either, MungeToken
-from everstep.launcher.hosts.place import interface_of
+from everstep.launcher.reach.munge import Either, MungeToken
+from everstep.launcher.reach.place import interface_of
 from everstep.launcher.rundir.rundir import Prepared
 from everstep.model.names import MachineName, own_machine_name
 from everstep.version import __version__
@@ -46,7 +46,7 @@ CONFIRMED_WITHIN = 0.6
 
 
 class Inherited(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host that takes over for another one has from before."""
+    """The state that a host brings along from before when it takes over for another one."""
 
     epoch: int
     own: Voter
@@ -306,8 +306,8 @@ def nodes_of(step: SlurmStep) -> tuple[str, ...]:
 
 
 def end_signal(hosts: Hosts) -> int:
-    """What ends our own processes in order. Slurm sends SIGTERM to every process of a step when the job is to end, and
-    the agents are to keep the last step until it is saved."""
+    """Return the signal that ends our own processes in order. Slurm sends SIGTERM to every process of a step when the
+    job is to end, and the agents are to keep the last step until it is saved."""
     return signal.SIGTERM if hosts.slurm is None else signal.SIGUSR2
 
 

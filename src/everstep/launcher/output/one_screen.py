@@ -33,7 +33,7 @@ class OneScreen:
         self._begun_by: object | None = None  # its line has no end yet
 
     def show(self, owner: object, stream: int, data: bytes, now: float) -> None:
-        """What `owner` wrote to `stream`: at once, or when its turn comes."""
+        """Show what `owner` wrote to `stream`: at once, or when its turn comes."""
         self._waiting.append(_Piece(owner, stream, data, now))
         self._show_turns()
         self.look(now)

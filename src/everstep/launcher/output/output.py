@@ -180,7 +180,7 @@ class OutputTail:
             self._show(self._files[key], data)
 
     def _take(self, key: object) -> bytes:
-        """What comes next of this file, if it is one."""
+        """Read what comes next of this file, if it is one."""
         file = self._files.get(key)
         data = b"" if file is None else _read(file.fd)
         if file is not None and data:
@@ -249,7 +249,7 @@ def _joined(events: list[object], more: list[object]) -> list[object]:
 
 
 def _read(fd: int) -> bytes:
-    """What comes next, past what a file above its limit has given up (agent/streams/log_limit.py)."""
+    """Read what comes next, past what a file above its limit has given up (agent/streams/log_limit.py)."""
     try:
         data = os.read(fd, _CHUNK_BYTES)
         if data and not data.strip(b"\0"):

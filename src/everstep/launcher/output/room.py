@@ -25,7 +25,7 @@ class Room:
         self._is_full = False
 
     def lines(self) -> list[str]:
-        """What has changed since the last call."""
+        """Return lines on what has changed since the last call."""
         if self._now() - self._looked_at < LOOK_S:
             return []
         self._looked_at = self._now()

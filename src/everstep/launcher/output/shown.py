@@ -1,4 +1,4 @@
-"""Which streams of which ranks are shown on the terminal, and how: torchrun's rule."""
+"""The streams of ranks that are shown on the terminal, and how: torchrun's rule."""
 
 import socket
 import string

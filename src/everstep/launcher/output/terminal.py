@@ -1,4 +1,4 @@
-"""What the person at the terminal sees: a header, the ranks' output, what everstep does about faults, a summary.
+"""Output for the person at the terminal: a header, the ranks' output, what everstep does about faults, a summary.
 
 Threads of their own, one for stdout and one for stderr (or one where these are the same), so that one that takes
 nothing (Ctrl-S, a pager) holds up neither the other nor a recovery. Ranks' output goes where it came from (stdout,

@@ -1,4 +1,4 @@
-"""What protects a run: its secret, what is derived from it, and its certificate. Made anew by each `everstep run`.
+"""Protection of a run: its secret, what is derived from it, and its certificate. Made anew by each `everstep run`.
 
     RUN_DIR/secret        the root of everything else; the launcher and the controller read it
     RUN_DIR/token         for the HTTP API: may act (stop, approve, drill), and read
@@ -66,7 +66,7 @@ class Keys:
 
     @classmethod
     def inherited(cls, run_dir: Path, run: str, legacy: Legacy) -> "Keys":
-        """The same keys on another host that takes over the run. Raises JournalError, ConfigError."""
+        """Return the same keys on another host that takes over the run. Raises JournalError, ConfigError."""
         made = cls(run_dir, run, root=legacy.secret)
         _write(run_dir / CERTIFICATE_NAME, legacy.certificate)
         _write(run_dir / KEY_NAME, legacy.key)

@@ -44,11 +44,11 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TakenError(ConfigError):
-    """What is in the directory is another run, and stays as it is."""
+    """The directory holds another run, which stays as it is."""
 
 
 class _Earlier(msgspec.Struct, frozen=True, kw_only=True):
-    """What the journal says about earlier attempts."""
+    """The journal's record of earlier attempts."""
 
     run: str
     spec: RunSpec

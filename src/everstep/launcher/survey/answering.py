@@ -7,7 +7,7 @@ import platform
 import socket
 from pathlib import Path
 
-from everstep.launcher.hosts.place import addresses, interface_of
+from everstep.launcher.reach.place import addresses, interface_of
 from everstep.launcher.survey.judging import LARGE
 from everstep.version import __version__
 from everstep.wire.survey import Facts, Peer

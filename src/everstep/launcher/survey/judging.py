@@ -1,4 +1,4 @@
-"""What would keep these hosts from becoming one run, in sentences. Pure."""
+"""Findings that would keep these hosts from becoming one run, in sentences. Pure."""
 
 import ipaddress
 from collections.abc import Callable, Mapping, Sequence

@@ -16,7 +16,7 @@ from pathlib import Path
 from everstep.engines.hosts.door import Door, Line
 from everstep.errors import UnreachableError, WireError
 from everstep.launcher.arguments.hosts import Hosts
-from everstep.launcher.hosts.reaching import Connection, reach
+from everstep.launcher.reach.reaching import Connection, reach
 from everstep.launcher.rundir.keys import Keys
 from everstep.launcher.survey.answering import answer, facts_of, why_not
 from everstep.launcher.survey.judging import judge

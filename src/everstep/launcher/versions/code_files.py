@@ -1,4 +1,4 @@
-"""Which files of a folder are code: what git tracks, or would; where there is no git, what the program imports.
+"""The files of a directory that are code: what git tracks, or would; without git, what the program imports.
 
 Never outputs, checkpoints, data, logs, hidden files, or what looks like a secret. git is asked for names only, with
 nothing of the repository's own settings that would run a program. Used for the copy that is taken when a run starts.

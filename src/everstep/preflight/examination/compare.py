@@ -1,4 +1,4 @@
-"""Which rank computed wrongly, from what all ranks of a group noted bit by bit. Pure.
+"""The search for the rank that computed wrongly, in what all ranks of a group noted bit by bit. Pure.
 
 A rank's trace is the digests of all that it computed and all that it was sent, in the order of its program. Ranks of
 the same role, and the same rank in every round, have equal traces on sound machines. A wrong number spreads: every
@@ -73,7 +73,8 @@ def _usual(traces: Sequence[Trace]) -> list[str]:
 
 
 def _distinct(found: Sequence[tuple[int, Trace]]) -> list[Trace]:
-    """Of sound machines one per role, whatever the number of replicas and rounds."""
+    """List the different traces of one role: on sound machines there is one, whatever the number of replicas and
+    rounds."""
     return list(dict.fromkeys(trace for _, trace in found))
 
 

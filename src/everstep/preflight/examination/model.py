@@ -178,7 +178,8 @@ def _tensor(rows: int, columns: int, salt: int, device: torch.device) -> torch.T
 
 
 class Sums:
-    """What the functions below need of their rank."""
+    """Sums over ranks, and the notes of the rank that computes them: all that the functions below need of their
+    rank."""
 
     def __init__(self, total: Callable[[torch.Tensor, Notes], torch.Tensor], notes: Notes) -> None:
         self._total, self._notes = total, notes

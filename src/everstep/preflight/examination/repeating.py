@@ -48,7 +48,7 @@ def examine(request: Request, meeting: Meeting, device: torch.device) -> Said:
 
 
 def arithmetic_kind(device: torch.device) -> str:
-    """What has to be the same for bits to be comparable."""
+    """Return a digest of what has to be the same for bits to be comparable."""
     what = torch.cuda.get_device_name(device) if device.type == "cuda" else machine_kind()
     capability = torch.backends.cpu.get_cpu_capability()
     return _short("\n".join((torch.__version__, what, capability, platform.machine())))
@@ -70,7 +70,7 @@ def _judged(request: Request, layout: Layout, compared: Compared, digest: str, *
 
 
 def _did(layout: Layout, kinds: set[str]) -> str:
-    """What was computed, and on what: digests that begin with something else cannot be compared."""
+    """Return a digest of what was computed, and on what: digests that begin with something else cannot be compared."""
     return _short(" ".join((*sorted(kinds), str(layout.num_stages), str(layout.size("tp")))))
 
 

@@ -1,4 +1,4 @@
-"""What one process of an examination is asked, and what it says. JSON between the agent and its processes."""
+"""The question to one process of an examination, and its answer. JSON between the agent and its processes."""
 
 import msgspec
 
@@ -40,7 +40,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """As in NodeExamined."""
+    """The process's answer, with the fields of NodeExamined."""
 
     passed: bool | None
     why: str

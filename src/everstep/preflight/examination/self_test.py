@@ -46,7 +46,8 @@ def _is_of_others(one: Result, own: frozenset[int]) -> bool:
 
 
 def _own_devices(inspection: str) -> frozenset[int]:
-    """Of the file systems with the program's folder, temporary files, shared memory and the run's directory."""
+    """Return the devices of the file systems with the program's directory, temporary files, shared memory and the run's
+    directory."""
     return _devices([os.curdir, tempfile.gettempdir(), "/dev/shm", str(Path(inspection).parent)])
 
 

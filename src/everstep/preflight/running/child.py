@@ -15,8 +15,8 @@ import msgspec
 from everstep.preflight.registry import BY_NAME
 from everstep.preflight.result import Doing
 from everstep.preflight.running.processes import end_with
+from everstep.preflight.running.spoken import Begun, Busy, Ended, Found, Line, Request
 from everstep.preflight.settings import Settings
-from everstep.preflight.shown.spoken import Begun, Busy, Ended, Found, Line, Request
 
 
 def main() -> int:

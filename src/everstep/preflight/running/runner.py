@@ -19,15 +19,15 @@ import msgspec
 
 from everstep.preflight.registry import BY_NAME, Check
 from everstep.preflight.result import Judgement, Result
+from everstep.preflight.running.spoken import Begun, Busy, Ended, Found, Line, Request
 from everstep.preflight.settings import Settings
-from everstep.preflight.shown.spoken import Begun, Busy, Ended, Found, Line, Request
 
 _TICK_S = 0.2  # how often progress is reported while a check is silent
 _TAIL_BYTES = 2000
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """What is going on, for people."""
+    """The state of a running check, for people."""
 
     check: Check
     done: int

@@ -41,7 +41,7 @@ def verdict_sentence(report: Report) -> str:
 
 
 def number(value: Value, unit: str) -> str:
-    """As people read it: 3 digits, with the unit."""
+    """Format a value for people: 3 digits, with the unit."""
     if value is None:
         return NOT_MEASURED
     if isinstance(value, bool):
@@ -103,7 +103,7 @@ def _categories(results: Sequence[Result], style: Style) -> list[str]:
 
 
 def _not_allowed(results: Sequence[Result], style: Style) -> list[str]:
-    """What a run could observe here if the operator allowed it, and what that takes. The rest is in `-v` only."""
+    """List what a run could observe here if the operator allowed it, and what that takes. The rest is in `-v` only."""
     missing = [r for r in results if r.category in _ALLOWED_BY_OPERATOR and r.verdict is Judgement.UNSUPPORTED]
     if not missing:
         return []

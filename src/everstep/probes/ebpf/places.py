@@ -1,4 +1,4 @@
-"""What a thread slept for, from its system call and its kernel stack, and the path of the call's file.
+"""The reason why a thread slept, from its system call and its kernel stack, and the path of the call's file.
 
 Only sleeps with a culprit are reported: a file, a lock, memory; and a program's own sleep, which looks like waiting for
 a peer from outside. Waiting for a peer or a pipe is normal and is not reported.

@@ -38,7 +38,7 @@ _Key = tuple[str, str, int | None, str]
 
 
 class _Known(msgspec.Struct):
-    """What was reported for one code, device and rank."""
+    """The history of reports for one code, device and rank."""
 
     told_at: float
     seen_at: float

@@ -62,7 +62,7 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def is_full(room: Room) -> str:
-    """What has run out: "room" or "inodes"; empty if there is enough."""
+    """Return what has run out: "room" or "inodes"; empty if there is enough."""
     if room.total_bytes > 0 and room.free_bytes < room.total_bytes * LEAST_SHARE:
         return "room"
     if room.free_bytes < LEAST_BYTES <= room.total_bytes * LEAST_SHARE:

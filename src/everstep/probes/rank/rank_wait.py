@@ -1,4 +1,4 @@
-"""What a quiet rank waits for that may just be late, also through its own threads and processes.
+"""The wait of a quiet rank for something that may just be late, also through its own threads and processes.
 
 The agent's monitor calls it for ranks with stacks that show a wait, but not for each other. If the main thread waits
 for a thread or process of its own rank, it inherits that one's wait (`analyzer.hangs.openers`).
@@ -28,11 +28,13 @@ def find_wait(
     threads: Mapping[int, Thread] | None = None,
     store_port: int | None = None,
 ) -> Wait | None:
-    """What the rank waits for that may just be late; None if there is nothing, or it is unknown. `is_busy`: the rank or
-    a child uses a CPU or a disk; as the main thread waits, that is another thread or process, and the rank waits for it
-    (a pool, a tokenizer's threads). `in_loader`: its stack shows that it waits for its loader's processes. `threads`:
-    Python's threads by kernel number, from the last look. `store_port`: port of the job's own store, where a rank waits
-    for other ranks. A timer that outlasts every collective is no reason either."""
+    """Return what the rank waits for that may just be late; None if there is nothing, or it is unknown.
+
+    `is_busy`: the rank or a child uses a CPU or a disk; as the main thread waits, that is another thread or process,
+    and the rank waits for it (a pool, a tokenizer's threads). `in_loader`: its stack shows that it waits for its
+    loader's processes. `threads`: Python's threads by kernel number, from the last look. `store_port`: port of the
+    job's own store, where a rank waits for other ranks. A timer that outlasts every collective does not count either.
+    """
     found = _find(pid, children, is_busy=is_busy, in_loader=in_loader, threads=threads or {})
     if found is None or found.on is not WaitsOn.OUTSIDE or found.left_s is None:
         is_outside = found is not None and found.on is WaitsOn.OUTSIDE and not is_busy

@@ -1,5 +1,5 @@
-"""What each thread of a rank and of its children waits for, from the kernel: to find out who could end a wait within
-the rank.
+"""Waits of each thread of a rank and of its children, from the kernel: to find out who could end a wait within the
+rank.
 
 It reads files of /proc and some bytes of memory, stops no process, and touches no file of the rank (see `waiting`). A
 thread that ends meanwhile is left out.

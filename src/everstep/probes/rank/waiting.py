@@ -1,11 +1,12 @@
-"""What a quiet rank waits for: something outside of the job that may just be late, or something that will never come.
+"""The wait of a quiet rank: for something outside of the job that may just be late, or for something that will never
+come.
 
 From the kernel: the system call of the main thread, the kind of its descriptor, and the end of its timer. If the rank
 waits for a process of its own (a data loader, a download by another program), that process is examined instead.
 
 Outside is what others have to provide: a socket, a file, a file lock, a timer, a person at a terminal. Not outside are
 locks within the process, uninterruptible sleep, a stopped process, and devices that compute. Unreadable waits do not
-count as outside either: what was not seen is no excuse.
+count as outside either: an unseen cause does not count as an excuse.
 
 This module looks at one thread; `rank_wait` finds out who could end a wait within the rank. It reads /proc and some
 bytes of the rank's memory, without stopping it. It never touches a file of the rank, not even by stat(): its server may

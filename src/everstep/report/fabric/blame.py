@@ -97,7 +97,7 @@ def _was(names: tuple[str, ...]) -> str:
 
 
 def _wanted(link: Unjudged) -> str:
-    """What would allow it."""
+    """Describe what it would take to judge this link."""
     packets = f"{count(link.packets_wanted)} packets" + (" more" if link.packets else "")
     if link.why == "no probes":
         return f"wanted: {packets}, of a flow that crosses it (`everstep fabric cover`)"

@@ -58,7 +58,7 @@ def _facts(plan: Plan, prices: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def plan_rows(plan: Plan) -> dict[str, float | None]:
-    """What follows from the counts; for `--json` too."""
+    """Return the figures that follow from the plan's counts; for `--json` too."""
     return {
         "num_switches": plan.num_switches,
         "num_leaves": plan.num_leaves,

@@ -1,1 +1,1 @@
-"""What would be, or would have been: pages of `plan`, `policies`, `replay` and `simulate`."""
+"""Pages about what would be, or would have been: `plan`, `policies`, `replay` and `simulate`."""

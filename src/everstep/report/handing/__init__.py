@@ -1,1 +1,1 @@
-"""What leaves this machine: forms of an incident, without secrets (docs/report.md). Pure."""
+"""Forms of an incident that leave this machine, without secrets (docs/report.md). Pure."""

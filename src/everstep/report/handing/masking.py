@@ -79,7 +79,7 @@ class Mask:
         return self._sub(_FLAG, text, lambda m: m[0] if m[2] == HIDDEN else f"{m[1]}{HIDDEN}")
 
     def deep(self, value: Any) -> Any:  # noqa: ANN401  (whatever JSON can hold)
-        """The same value with each text in it masked: before it is written in a form that spells texts otherwise."""
+        """Return the value with each text in it masked, before it is written in a form that spells texts otherwise."""
         if isinstance(value, str):
             return self(value)
         if isinstance(value, dict):

@@ -64,7 +64,7 @@ def code_text(incident: IncidentView) -> str:
 
 
 def belief_text(incident: IncidentView) -> str:
-    """What is blamed, and how sure that is."""
+    """Describe what is blamed, and how sure that is; empty without a verdict."""
     verdict = incident.verdict
     if verdict is None:
         return ""
@@ -160,7 +160,7 @@ def _decision(incident: IncidentView, style: Style) -> list[str]:
 
 
 def do_now(incident: IncidentView) -> tuple[str, tuple[str, ...]]:
-    """What a person should do, and the commands that show more."""
+    """Return what a person should do, and the commands that show more."""
     verdict = incident.verdict
     code = CODES.get(verdict.code) if verdict is not None else None
     action, commands = "", []

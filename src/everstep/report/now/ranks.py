@@ -1,4 +1,5 @@
-"""What all ranks are doing now, grouped: one line for each place of the program, with step, phase, state and load.
+"""Table of what all ranks are doing now, grouped: one line for each place of the program, with step, phase, state and
+load.
 
 For `everstep doctor`. Pure: evidence and clusters in, lines out. What was not measured is "—"; what a node does not
 have is named once, with the reason.
@@ -105,7 +106,7 @@ def _links(ranks: Iterable[RankEvidence]) -> list[str]:
 
 
 def _sources(ranks: Iterable[RankEvidence]) -> list[str]:
-    """What could not be looked at, and what was used instead; the same reason once for all its ranks."""
+    """List what could not be looked at, and what was used instead; each reason once for all its ranks."""
     lines: list[str] = []
     for title in ("unsupported", "unavailable"):
         by_reason: defaultdict[str, list[int]] = defaultdict(list)

@@ -79,7 +79,7 @@ def at_risk(view: RunView) -> tuple[int | None, int | None]:
 
 
 def incomplete_text(view: RunView) -> str:
-    """What the State of the newest generation leaves out; empty: nothing is known to be."""
+    """Describe what the State of the newest generation leaves out; empty: nothing is known to be left out."""
     told, generation = view.incomplete, view.generation
     if told is None or generation is None or told.generation != generation.number:
         return ""
@@ -94,7 +94,7 @@ def memory_text(view: RunView) -> str:
 
 
 def notes(view: RunView) -> list[str]:
-    """What did not go as wished and does not stop the run."""
+    """List what did not go as planned but does not stop the run."""
     found = []
     for node in view.nodes.values():
         if node.template is not None and not node.template.usable and node.lost is None:
@@ -214,7 +214,7 @@ def _forming(generation: GenerationView) -> str:
 
 
 def doing(view: RunView, incident: IncidentView) -> str:
-    """Which part of a recovery is going on, with what is waited for."""
+    """Describe the current part of a recovery, and what it waits for."""
     new = next((g for g in view.generations if g.number == incident.next_generation), None)
     old = view.generation
     if new is not None:
@@ -231,7 +231,7 @@ def doing(view: RunView, incident: IncidentView) -> str:
 
 
 def next_text(view: RunView, incident: IncidentView) -> str:
-    """What follows what is being done."""
+    """Describe what follows the current part of a recovery."""
     before = [times_of(view, i).lost_s for i in view.incidents.values() if i.outcome == "recovered"]
     known = [s for s in before if s is not None]
     usual = f"; usually {duration(median(known))}" if known else ""

@@ -1,6 +1,6 @@
-"""What a rank did over some seconds, as one trace that Perfetto and chrome://tracing show: tracks on one time axis.
+"""Trace of one rank over some seconds, for Perfetto and chrome://tracing: tracks on one time axis.
 
-Each track is measured, or says why it is missing. Slices of one lane are nested in each other or apart.
+Each track is measured, or has the reason why it is missing. Slices of one lane are nested in each other or apart.
 """
 
 import itertools
@@ -177,7 +177,7 @@ def step_slices(seen: Sequence[tuple[int, float]]) -> list[Slice]:
 
 
 def render(trace: Summary, path: str, num_bytes: int) -> list[str]:
-    """What a person is shown, the file last."""
+    """Return the lines that a person is shown, the file last."""
     lines = [f"rank {trace.rank}, pid {trace.pid}, generation {trace.generation}: {trace.end - trace.begin:.1f} s"]
     for each in trace.tracks:
         amount = f"{each.events:,} events" if each.state == MEASURED else UNKNOWN

@@ -1,1 +1,1 @@
-"""What pages are made of: units, colours, tables, sentences."""
+"""Building blocks of pages: units, colours, tables, sentences."""

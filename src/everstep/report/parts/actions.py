@@ -1,4 +1,4 @@
-"""What the actions of the knowledge base mean for a person. The closed list is `knowledge.signature.Action`; pure."""
+"""Meaning of the knowledge base's actions for a person. The closed list is `knowledge.signature.Action`; pure."""
 
 ACTIONS = {
     "RESTART_IN_PLACE": "Restart. If it recurs on one machine only, inspect that machine; if at the same place of the "

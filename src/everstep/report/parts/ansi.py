@@ -80,5 +80,6 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same without line ends: a file's name may hold one, and would write lines of the report itself."""
+    """Return the text as `printable` does, and without line ends: a file's name may hold one, and would write lines of
+    the report itself."""
     return printable(text).replace("\n", "\\n")

@@ -1,4 +1,5 @@
-"""What counted as progress of each rank, and why a rank that makes none is left alone. Views to text; pure."""
+"""Text about the last progress of each rank, and about why a rank that makes none is left alone. Views to text;
+pure."""
 
 from everstep.analyzer.observations.words import busy_text, ranks_text, verb
 from everstep.journal.view import RunView
@@ -73,7 +74,8 @@ def progress_of_ranks(view: RunView) -> dict[int, tuple[str, float | None]]:
 
 
 def last_progress(account: RankAccount) -> tuple[str, float | None]:
-    """What it was and when: a step, or a collective where that came later or steps are not seen."""
+    """Return the kind and the time of a rank's last progress: a step, or a collective where that came later or steps
+    are not seen. The time is None where no progress is known."""
     known = [
         (at, kind)
         for at, kind in (

@@ -1,4 +1,4 @@
-"""What would help most: for each way in which time went, what is usually done about it, and at most how much it wins.
+"""Advice on what would help most: for each way in which time went, the usual remedy, and at most how much it wins.
 
 It only ranks what was measured; nothing here is promised. Pure.
 """

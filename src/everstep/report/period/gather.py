@@ -27,7 +27,7 @@ def edges_of(since: float, until: float, number: int = NUM_SLICES) -> tuple[floa
 
 
 def part_of(name: str, view: RunView, asked: Asked, edges: Sequence[float]) -> RunPart | None:
-    """What a run did in the period; None: nothing, it was before or after."""
+    """Return a run's part of the period; None: the run was before or after it."""
     num_ranks = view.spec.world_size if view.spec is not None else 0
     is_large = num_ranks * max(1, len(view.generations)) > EXACT
     now = asked.at if asked.has_controller and not view.is_over else None

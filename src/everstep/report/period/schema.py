@@ -7,7 +7,7 @@ Seconds = dict[str, float]
 
 
 class RunPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run adds to the report."""
+    """One run's part of the report."""
 
     name: str
     program: str

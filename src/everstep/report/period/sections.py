@@ -1,4 +1,4 @@
-"""What a report says, once for all of its forms: sentences and tables of plain text. Pure."""
+"""Content of a report, once for all of its forms: sentences and tables of plain text. Pure."""
 
 import msgspec
 

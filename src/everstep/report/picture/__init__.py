@@ -1,1 +1,1 @@
-"""What a run looks like, as values: the same for the page, `everstep top`, reports and `--json`. Pure."""
+"""Picture of a run, as values: the same for the page, `everstep top`, reports and `--json`. Pure."""

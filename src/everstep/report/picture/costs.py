@@ -8,7 +8,7 @@ from everstep.goodput.figures import Goodput, goodput_of, ratios_of
 from everstep.goodput.history import History
 from everstep.journal.history import Sample, history_of, sampled, sampled_generation
 from everstep.journal.view import RunView
-from everstep.report.asjson import Json
+from everstep.report.parts.json_values import Json
 
 EXACT = 20_000
 """Ranks times generations that are counted one by one: some 50 ms."""

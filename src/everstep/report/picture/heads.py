@@ -97,7 +97,7 @@ def head_of(view: RunView, asked: Asked, copies: CopiesSeen | None = None, place
 
 
 def now_sentence(view: RunView, asked: Asked, status: RunStatus | None = None) -> str:
-    """What a person in a hurry reads, and nothing else."""
+    """Return the one sentence that a person in a hurry reads."""
     if view.finish is not None:
         return f"{view.finish.outcome.replace('-', ' ')}: {view.finish.why}"
     if asked.is_gone(view):

@@ -2,7 +2,7 @@
 
 from everstep.journal.losses import LossAt
 from everstep.journal.view import IncidentView, RunView
-from everstep.report.asjson import Json
+from everstep.report.parts.json_values import Json
 from everstep.report.parts.units import count
 from everstep.report.picture.schema import Moment
 

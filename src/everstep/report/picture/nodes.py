@@ -53,7 +53,7 @@ def node_page(view: RunView, name: str) -> NodePage | None:
 
 
 def _commands(node: NodeView) -> tuple[str, ...]:
-    """What an operator may want next."""
+    """List the commands that an operator may want next."""
     memory = (f"everstep node show {node.host}", "everstep node ls")
     if node.lost is not None:
         return memory

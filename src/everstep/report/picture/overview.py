@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from everstep.journal.view import GenerationView, IncidentView, RunView
-from everstep.report.asjson import Json
 from everstep.report.parts.asked import Asked
+from everstep.report.parts.json_values import Json
 from everstep.report.picture.costs import Costs
 from everstep.report.picture.fleet import fleet_rows
 from everstep.report.picture.heads import copies_of, head_of, places_of

@@ -1,7 +1,7 @@
 """Step times over a run as rows of 32 points, for repeated looks: of 512 intervals one changes. Pure."""
 
 from everstep.journal.pace import Interval, Pace
-from everstep.report.asjson import Json
+from everstep.report.parts.json_values import Json
 
 CHUNK = 32
 

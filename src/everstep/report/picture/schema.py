@@ -9,7 +9,7 @@ import msgspec
 
 
 class Lane(enum.StrEnum):
-    """What the job as a whole was doing."""
+    """Activity of the job as a whole."""
 
     STARTING = "starting"
     PRODUCTIVE = "productive"

@@ -83,7 +83,7 @@ def _unmeasured(paces: Paces) -> str:
 
 
 def _sentence(lines: Sequence[PaceLine], usual_s: float | None) -> str:
-    """What the map shows, and no verdict: that takes a vote, and looks for reasons."""
+    """Describe what the map shows, without a verdict: a verdict takes a vote, and looks for reasons."""
     known = [line for line in lines if line.ratio is not None]
     slow = sorted((line for line in known if (line.ratio or 0.0) >= NOTABLE), key=lambda line: -(line.ratio or 0.0))
     if not known:

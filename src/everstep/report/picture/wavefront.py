@@ -1,4 +1,5 @@
-"""Which ranks wait for which in a hang: a mark per rank and collective, and ranks that stand at the same place. Pure.
+"""Map of a hang: a mark per rank and collective shows which ranks wait for which, and ranks at the same place are
+grouped. Pure.
 
 Rows follow the job's mesh, so a fault lines up as a row or a column; a rank without data is shown as unknown.
 """

@@ -1,4 +1,4 @@
-"""What a fault costs, in seconds, phase by phase: figures of this system, or of a paper. Data, each with its source.
+"""Costs of a fault in seconds, phase by phase: figures of this system, or of a paper. Data, each with its source.
 
 They are means; every draw is exponential around what varies (`spread` 1) or exact (0), so a mean stays a mean.
 """

@@ -1,4 +1,4 @@
-"""What stop-time checks and replays find on simulated machines: a bad one fails with some chance, a good one never."""
+"""Results of examinations on simulated machines: a bad machine fails with some chance, a good one never."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -22,7 +22,8 @@ class Examiner:
     def answers(
         self, exams: Sequence[ExamineNode], cell_of: Mapping[str, Cell], at: float, took_s: float
     ) -> list[NodeExamined]:
-        """Of all nodes that are asked at the same time. A node is seen to fail by every group that it is in."""
+        """Return the results of all nodes that are examined at the same time. A node's failure is seen by every group
+        that it is in."""
         failing = {exam.node for exam in exams if self._fails(cell_of.get(exam.node), exam.num_rounds)}
         return [self._answer(exam, failing, at, took_s) for exam in exams if exam.node in cell_of]
 

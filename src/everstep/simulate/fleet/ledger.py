@@ -1,6 +1,6 @@
-"""What the accounting needs of a simulated run: the same values as of a real journal, so that the same code counts.
+"""Input of the accounting for a simulated run: the same values as for a real journal, so that the same code counts.
 
-All ranks move in lockstep here, so one rank's account is everybody's.
+All ranks move in lockstep here, so one rank's account stands for all.
 """
 
 import msgspec
@@ -39,7 +39,7 @@ class Ledger:
 
     @property
     def pace(self) -> Pace | None:
-        """Of the generation that runs."""
+        """Return the pace of the generation that runs; None: no generation runs."""
         return self._now.pace if self._now is not None else None
 
     @property

@@ -1,4 +1,4 @@
-"""Which steps the fleet's memory holds when a generation has ended: every rank's own, and copies on other nodes."""
+"""Steps that the fleet's memory holds when a generation has ended: every rank's own, and copies on other nodes."""
 
 from collections.abc import Sequence
 
@@ -57,7 +57,7 @@ class Shelf:
         self._without = without
 
     def of(self, node: str, rank: int) -> tuple[tuple[Held, ...], tuple[Held, ...]]:
-        """What this node holds for its own rank, and for others."""
+        """Return the snapshots that this node holds: those of its own rank, and those of others."""
         own = (Held(rank=rank, steps=self._own),) if self._own and node not in self._without else ()
         if not self._copied:
             return own, ()

@@ -1,4 +1,4 @@
-"""What is simulated: the fleet, its faults, what they cost, and the policy. A frozen value; the seed is apart."""
+"""Setup of a simulation: the fleet, its faults, their costs, and the policy. A frozen value; the seed is kept apart."""
 
 import math
 

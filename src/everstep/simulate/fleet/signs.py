@@ -68,7 +68,7 @@ def id_of(fault: Fault) -> int:
 
 
 def hang_verdict(fault: Fault | None, rank: int, at: float) -> Verdict:
-    """What the analyzer finds in the evidence: whose rank the others wait for."""
+    """Return the verdict that the analyzer would reach from the evidence: the rank that the others wait for."""
     if fault is None:
         return Verdict(code="ES-H00", sentence="no fault found", blame=Blame.UNKNOWN, confidence=Confidence.LOW, at=at)
     return _verdict(fault, "ES-H08", rank, at, f"rank {rank} is blocked in a native call, and the others wait for it")
@@ -87,7 +87,7 @@ def _verdict(fault: Fault, code: str, rank: int, at: float, sentence: str) -> Ve
 
 
 def _said(fault: Fault, at: float) -> Alert:
-    """What the rank's own words mean: the program's fault, or a machine's."""
+    """Return the alert from the rank's own output. It blames the program; the fault may be a machine's."""
     return Alert(
         at=at,
         code=fault.cause.code,

@@ -4,25 +4,45 @@ A fault that stays with a machine or in the code comes again after every start, 
 or with other code. One that strikes while nothing runs is reported only if the machine is gone.
 """
 
+from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from everstep.core.state.phases import ALIVE, Phase
+from everstep.core.state.schema import State
+from everstep.model.events import Event
 from everstep.simulate.fleet.faults import Sign, Stays
-from everstep.simulate.fleet.machines import Fault
-from everstep.simulate.fleet.setup import Strike
+from everstep.simulate.fleet.ledger import Ledger
+from everstep.simulate.fleet.machines import Cell, Fault
+from everstep.simulate.fleet.setup import Setup, Strike
 from everstep.simulate.fleet.signs import exit_event, first_event
-
-if TYPE_CHECKING:
-    from everstep.simulate.fleet.world import World
 
 _DIES_AFTER_S = 1.0
 """From a machine's alert to the end of its ranks, if it was left in place."""
 
 
+class Fleet(Protocol):
+    """The simulated fleet as faults see it: where they strike, and how they are noticed there."""
+
+    setup: Setup
+    now: float
+    state: State
+    ledger: Ledger
+    cell_of: dict[str, Cell]
+
+    @property
+    def mark(self) -> tuple[int, int]: ...
+    def cell_in(self, slot: int) -> Cell | None: ...
+    def at(self, when: float, act: Callable[[], None]) -> None: ...
+    def draw(self, mean_s: float) -> float: ...
+    def feed(self, event: Event) -> None: ...
+    def report(self, at: float) -> None: ...
+    def lose(self, node: str, reason: str, repair_s: float | None = None) -> None: ...
+
+
 class Trouble:
-    def __init__(self, world: "World", dice: Random) -> None:
+    def __init__(self, world: Fleet, dice: Random) -> None:
         self.faults: list[Fault] = []
         self.shown: list[Fault] = []  # told to the brain since the last start
         self.hang: Fault | None = None  # that evidence is collected of
@@ -69,7 +89,8 @@ class Trouble:
         return slot, unit
 
     def recur(self, begun_at: float) -> None:
-        """What was not cured comes again: of the code before the first step is done, of machines after a while."""
+        """Schedule faults that were not cured to recur: those of the code before the first step is done, those of
+        machines after a while."""
         for fault in self._in_code:
             if fault.version != self.version:
                 continue
@@ -159,7 +180,8 @@ class Trouble:
         )
 
     def note_rule(self, rule: str) -> None:
-        """What was done because of the faults that showed since the last start."""
+        """Record `rule` as the response to the faults that showed since the last start; for a change of the program,
+        "merge-update"."""
         for fault in self.shown:
             fault.rules.append("merge-update" if fault.cause.sign is Sign.CHANGE else rule)
         self.shown = []

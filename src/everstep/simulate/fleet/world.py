@@ -200,7 +200,7 @@ class World:
 
     @property
     def mark(self) -> tuple[int, int]:
-        """Which generation of which attempt: what was sent to an earlier one is void."""
+        """Return the attempt and its generation: what was sent to an earlier one no longer counts."""
         return self._attempt, self.state.generation
 
     def _submit(self) -> None:
@@ -355,7 +355,7 @@ class World:
             self.feed(stopped)
 
     def _note_save(self) -> None:
-        """What storage has by now; told before anybody chooses what to go on from."""
+        """Report the newest checkpoint that storage has by now, before the brain chooses what to resume from."""
         pace, broken_at = self.ledger.pace, self.ledger.broken_at
         newest = pace.newest_save(self.now if broken_at is None else broken_at) if pace is not None else None
         if newest is None or (self._saved is not None and self._saved.step == newest):

@@ -1,4 +1,4 @@
-"""Which unauthenticated connections keep a place when there are too many. Pure bookkeeping.
+"""The unauthenticated connections that keep a place when there are too many. Pure bookkeeping.
 
 One per listening socket. Every user of the machine may connect, so places run out. All users but ours share half of
 them, and each has an eighth; a new connection takes the place of the one of them that has been idle for longest. So a

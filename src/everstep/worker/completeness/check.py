@@ -38,7 +38,7 @@ replays a CUDA graph steps where no hook sees it."""
 
 
 class Optimizers(Protocol):
-    """What of `worker.snapshots.stepping.Optimizers` is used here."""
+    """The part of `worker.snapshots.stepping.Optimizers` that is used here."""
 
     num_steps: int
     is_hidden: bool
@@ -270,7 +270,7 @@ def _candidates(reached: reach.Reached, stepping: list[Any]) -> list[_Candidate]
 
 
 def _live(reached: reach.Reached, stepping: list[Any]) -> Iterator[torch.Tensor]:
-    """What the program itself works with."""
+    """Yield the tensors that the program itself works with."""
     for _, module in reached.modules:
         yield from modules.parameters(module)
         yield from modules.buffers(module)

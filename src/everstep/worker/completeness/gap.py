@@ -1,4 +1,4 @@
-"""What a State does not keep although a step changes it, in words for the person who wrote the State."""
+"""Gaps: what a State does not keep although a step changes it, in words for the person who wrote the State."""
 
 import dataclasses
 import enum

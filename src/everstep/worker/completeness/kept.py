@@ -1,7 +1,7 @@
-"""What a State packs, by the memory it packs and by content.
+"""The record of what a State packs, by the memory it packs and by content.
 
-`Kept` is filled from the state dicts of one moment. Memory that is packed is known by its storage and range of bytes;
-a copy (a `state_dict` that clones, or moves to the CPU) by its content. Only the check of completeness makes one.
+`Kept` is filled from the state dicts of one moment. Memory that is packed is known by its storage and range of bytes; a
+copy (a `state_dict` that clones, or moves to the CPU) by its content. Only the check of completeness makes one.
 """
 
 import bisect
@@ -92,7 +92,7 @@ class Kept:
         return found
 
     def gaps(self, tensor: torch.Tensor) -> Iterator[Range]:
-        """What of its memory is not packed, as ranges of bytes in its storage."""
+        """Yield the parts of its memory that are not packed, as ranges of bytes in its storage."""
         place = place_of(tensor)
         if place is None:
             return
@@ -109,7 +109,7 @@ class Kept:
             yield at, end
 
     def left_out(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """What of its memory is not packed: the tensor itself, or views of bytes."""
+        """List the parts of its memory that are not packed: the tensor itself, or views of bytes."""
         place, gaps = place_of(tensor), list(self.gaps(tensor))
         if place is None or gaps == [place[1]]:
             return [] if place is None else [tensor]

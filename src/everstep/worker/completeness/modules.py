@@ -1,4 +1,4 @@
-"""What a module is made of, read from its own dictionaries: a class of the program's may call anything `buffers`."""
+"""The parts of a module, read from its own dictionaries: a class of the program's may call anything `buffers`."""
 
 from collections.abc import Iterator
 

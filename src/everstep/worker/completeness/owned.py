@@ -1,4 +1,4 @@
-"""What stepping optimizers own and a State does not pack: masters, moments, weights."""
+"""Tensors that stepping optimizers own and a State does not pack: masters, moments, weights."""
 
 from collections.abc import Iterator
 from typing import Any

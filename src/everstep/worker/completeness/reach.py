@@ -1,4 +1,4 @@
-"""What the program's loop can reach by name: tensors, modules, optimizers, schedulers, scalers, generators.
+"""Objects that the program's loop can reach by name: tensors, modules, optimizers, schedulers, scalers, generators.
 
 The walk begins at the variables of the functions that run and goes through containers, closures and attributes. It
 calls nothing of the program: neither properties nor `__getattr__`. What it does not reach (a C extension's memory, a

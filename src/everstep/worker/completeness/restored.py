@@ -21,9 +21,16 @@ def is_comparable(thing: object) -> bool:
 
 
 def _comparable(thing: Any, state: Any) -> Any:  # noqa: ANN401 - a state dict
-    """What of a state dict a restore gives back at once: all, unless what stands for the object says otherwise."""
+    """Return the part of a state dict that a restore gives back at once: all of it, unless the object has its own
+    `comparable`."""
     reduce = getattr(thing, "comparable", None)
     return state if reduce is None or isinstance(thing, (torch.nn.Module, torch.optim.Optimizer)) else reduce(state)
+
+
+def _held(thing: Any) -> Any:  # noqa: ANN401 - a state dict
+    """Return what an object holds now. One whose `state_dict` refuses between two steps has `held` for that."""
+    is_torchs = isinstance(thing, (torch.nn.Module, torch.optim.Optimizer))
+    return thing.state_dict() if is_torchs or not hasattr(thing, "held") else thing.held()
 
 
 def wanted(thing: Any, given: Any) -> list[torch.Tensor] | None:  # noqa: ANN401
@@ -34,7 +41,7 @@ def wanted(thing: Any, given: Any) -> list[torch.Tensor] | None:  # noqa: ANN401
 
 def difference(thing: Any, wanted: list[torch.Tensor]) -> str:  # noqa: ANN401
     """How the state of an object differs from these tensors; empty: in none of them."""
-    found = tensors_of(_comparable(thing, thing.state_dict()))
+    found = tensors_of(_comparable(thing, _held(thing)))
     if len(wanted) != len(found):
         return f"it has {len(found)} tensors, the snapshot {len(wanted)}"
     differing = [

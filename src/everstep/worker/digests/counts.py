@@ -23,7 +23,7 @@ MAX_GROUPS = 8
 
 
 class Teller(Protocol):
-    """What of `worker.link.runtime.Runtime` is used here."""
+    """The part of `worker.link.runtime.Runtime` that is used here."""
 
     num_optimizer_steps: int
     digest_every: int

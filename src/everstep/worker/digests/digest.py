@@ -39,7 +39,7 @@ _MASK = (1 << 64) - 1
 
 
 class Teller(Protocol):
-    """What of `worker.link.runtime.Runtime` is used here."""
+    """The part of `worker.link.runtime.Runtime` that is used here."""
 
     rank: int
 

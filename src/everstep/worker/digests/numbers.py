@@ -1,4 +1,5 @@
-"""What the program says of its steps (loss, gradient norm): kept for a second, then sent to the agent in one frame.
+"""Numbers that the program reports of its steps (loss, gradient norm): kept for a second, then sent to the agent in one
+frame.
 
 A value that is not finite, or far above its own level, is sent at once. Nothing waits: neither for the agent (a frame
 that cannot be sent is lost) nor for a device (a value that is still being computed there is read when it has arrived).
@@ -41,7 +42,7 @@ Hook = Callable[[int, float | None, float | None], None]
 
 
 class Teller(Protocol):
-    """What of `worker.link.runtime.Runtime` is used here."""
+    """The part of `worker.link.runtime.Runtime` that is used here."""
 
     def tell(self, frame: "RankTells") -> None: ...
     def report_fault(self, where: str, why: str) -> None: ...

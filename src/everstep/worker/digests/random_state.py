@@ -33,7 +33,8 @@ def capture() -> dict[str, Any]:
 
 
 def capture_host() -> dict[str, Any]:
-    """The same without devices, which would have to be waited for: what a data loader can draw from."""
+    """Capture the state that a data loader can draw from: all but that of devices, which would have to be waited
+    for."""
     state: dict[str, Any] = {
         "python": _unless_drawn("python", drawn.of_python, _of_python),
         "torch": _bytes_of(torch.get_rng_state()),
@@ -45,8 +46,9 @@ def capture_host() -> dict[str, Any]:
 
 
 def _unless_drawn(name: str, look: Callable[[], drawn.Look | None], ask: Callable[[], Any]) -> Any:  # noqa: ANN401
-    """What `ask` says, or said when the generator looked the same. What one says that draws between any two questions
-    is not kept: to be sure of it takes a second question, as another thread may draw, or set it, during the first."""
+    """Return what `ask` returns, or returned when the generator looked the same. The state of a generator that draws
+    between any two questions is not kept: to be sure of it takes a second question, as another thread may draw, or set
+    it, during the first."""
     seen = look()
     last, told = _told.get(name, (None, None))
     if seen is None or seen != last:
@@ -92,8 +94,8 @@ def restore(state: dict[str, Any]) -> None:
 
 
 def _bytes_of(state: torch.Tensor) -> bytes:
-    """As bytes the state becomes part of the pickle. A tensor of its own in every step would have to be copied at
-    once."""
+    """Return the state as bytes, which become part of the pickle. A tensor of its own in every step would have to be
+    copied at once."""
     return ctypes.string_at(state.data_ptr(), state.nbytes)
 
 

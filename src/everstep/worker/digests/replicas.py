@@ -1,7 +1,8 @@
-"""Which parameters of this process can be compared with those of other ranks, and with whose.
+"""The parameters of this process that can be compared with those of other ranks, and with whose.
 
-Replicas are declared where DistributedDataParallel, or the placement of a DTensor, says who they are; otherwise the
-controller learns them. What differs between ranks on purpose (shards, local SGD) is left out, and that is said.
+Replicas are declared where DistributedDataParallel, or the placement of a DTensor, shows which ranks they are;
+otherwise the controller learns them. What differs between ranks on purpose (shards, local SGD) is left out, and that is
+reported.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ Named = tuple[str, torch.Tensor]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What to digest: parameters in a fixed order, and the ranks that should hold the same; () if none are declared."""
+    """Parameters to digest, in a fixed order, and the ranks that should hold the same; () if none are declared."""
 
     parameters: list[Named]
     replicas: tuple[int, ...] = ()
@@ -43,7 +44,8 @@ def of_state(objects: Iterable[object], instances: Sequence[Any]) -> Target:
 
 
 def of_optimizer(optimizer: object, instances: Sequence[Any]) -> Target:
-    """What an optimizer steps; the names and the replicas come from the DDP that it belongs to, if there is one."""
+    """Return what an optimizer steps; the names and the replicas come from the DDP that it belongs to, if there is
+    one."""
     own = _of_groups(optimizer)
     ids = {id(parameter) for _, parameter in own}
     for instance in instances:

@@ -50,7 +50,7 @@ def install(runtime: Runtime) -> None:
 
 
 def born_with(runtime: Runtime) -> None:
-    """What the machine has already."""
+    """Carry out the drills that the machine has already."""
     for request in runtime.born_with:
         _do(runtime, str(request.get("kind")), request)
 

@@ -42,7 +42,7 @@ class Call:
 
 
 class Fault(Protocol):
-    """What is done with the collectives. Called on whichever thread makes them."""
+    """A fault in the collectives. Called on whichever thread makes them."""
 
     @property
     def has_begun(self) -> bool: ...

@@ -1,1 +1,1 @@
-"""What is changed in torch so that an unmodified program can be followed."""
+"""Changes to torch with which an unmodified program can be followed."""

@@ -73,7 +73,7 @@ def advice(accelerator: Any, world_size: int, environ: Mapping[str, str], *, is_
 
 
 def config_file(environ: Mapping[str, str]) -> Path | None:
-    """What `accelerate config` has written; None: nothing."""
+    """Return the file that `accelerate config` has written; None if there is none."""
     cache = environ.get("HF_HOME") or f"{environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
     folder = Path(cache).expanduser() / "accelerate"
     files = (folder / "default_config.yaml", folder / "default_config.json")

@@ -1,8 +1,8 @@
-"""What is observed without a line of the user's code: optimizer steps, begin and end of the rendezvous, and what
+"""Hooks that observe without a line of the user's code: optimizer steps, begin and end of the rendezvous, and what
 `phase_hooks` adds.
 
-Everything fails open: an exception of ours is swallowed, counted on the board and reported. If torch is not loaded
-yet (a fresh interpreter), the hooks are set when it gets loaded; torch is never imported for their sake.
+Everything fails open: an exception of ours is swallowed, counted on the board and reported. If torch is not loaded yet
+(a fresh interpreter), the hooks are set when it gets loaded; torch is never imported for their sake.
 """
 
 import functools

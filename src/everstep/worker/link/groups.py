@@ -1,4 +1,4 @@
-"""Which process groups this rank is in, as torch's own book-keeping has it. For the watch thread."""
+"""The process groups that this rank is in, as torch's own book-keeping has them. For the watch thread."""
 
 import sys
 from typing import Any

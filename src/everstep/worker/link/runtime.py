@@ -237,7 +237,8 @@ class Runtime:
             return
 
     def let_siblings_go(self) -> None:
-        """What this rank begins with is read: memory that the agent gives up must not stay for its sake."""
+        """Close the memory of siblings and of the former generation: this rank has read what it begins with, and memory
+        that the agent gives up must not stay for its sake."""
         for fds in self.siblings.values():
             while fds:
                 os.close(fds.pop())
@@ -253,7 +254,7 @@ class Runtime:
         try:
             from everstep.worker.link.watch import start
 
-            start(self.board, link)
+            start(self.board, link, self)
         except Exception as error:
             self.report_fault("watch", f"{type(error).__name__}: {error}")
 

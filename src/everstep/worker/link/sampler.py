@@ -1,4 +1,4 @@
-"""What this process's threads execute, seen from inside: for when py-spy is missing, not permitted, or fails.
+"""A sampler of this process's threads, seen from inside: for when py-spy is missing, not permitted, or fails.
 
 Answers in the form of `py-spy dump --json`, so that one reader does for both. Called by the watch thread only, when the
 agent asks. It needs the GIL: a rank that is stopped, or that holds the GIL in native code, gives no answer here. For

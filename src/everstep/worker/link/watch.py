@@ -15,19 +15,21 @@ import os
 import select
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from everstep.linux.files import write_whole
 from everstep.wire import local
 from everstep.worker.link import calls, entered, sampler
 from everstep.worker.link.record import flight_record
-from everstep.worker.link.runtime import current
 from everstep.worker.link.sequence import Sequence
 from everstep.worker.process.board import BoardLine
 from everstep.worker.process.naming import name_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from everstep.wire.frames import Answer
+    from everstep.worker.link.hold import Hold
 
 
 LOOK_S = 0.5
@@ -44,7 +46,14 @@ _MAX_ERROR = 300
 _MIN_OBJECT = len("{}") + 1
 
 
-def start(board: BoardLine, link: socket.socket) -> None:
+class Keeping(Protocol):
+    """The interface that the watch thread needs of a rank that takes part in the run."""
+
+    save_now: "Callable[[float], tuple[int | None, str]] | None"
+    hold: "Hold"
+
+
+def start(board: BoardLine, link: socket.socket, keeping: Keeping | None = None) -> None:
     """Send the agent the means to have frames written without the GIL, and start the thread."""
     try:
         fd, signum = sampler.spill()
@@ -53,7 +62,7 @@ def start(board: BoardLine, link: socket.socket) -> None:
         pass  # one way less to a stack
     ending = _Ending(link)
     # Not one of `threading`'s: those are the program's to count, to list, to trace and to profile.
-    _thread.start_new_thread(_run, (board, link, ending))
+    _thread.start_new_thread(_run, (board, link, ending, keeping))
     # A thread that comes back from torch while the interpreter is being taken down would abort the process: so it ends
     # before. A fork has no such thread.
     pid = os.getpid()
@@ -79,7 +88,7 @@ class _Ending:
         self._over.acquire(timeout=END_LIMIT_S)
 
 
-def _run(board: BoardLine, link: socket.socket, ending: _Ending) -> None:
+def _run(board: BoardLine, link: socket.socket, ending: _Ending, keeping: Keeping | None) -> None:
     """Run until the agent closes its end, or the program ends."""
     name_thread(THREAD)
     sequence = Sequence(lambda: ending.is_set)
@@ -99,7 +108,7 @@ def _run(board: BoardLine, link: socket.socket, ending: _Ending) -> None:
                 else:
                     if received[0].get("do") == "save":
                         _look(board, sequence)  # it takes a while, in which it must not look deaf
-                    local.send(link, _answer(received[0]))
+                    local.send(link, _answer(received[0], keeping))
             _look(board, sequence)
     except Exception:
         return  # whatever it was, it is our fault: the program must not see it
@@ -116,13 +125,13 @@ def _look(board: BoardLine, sequence: Sequence) -> None:
         board.set_communication(number, time.time())
 
 
-def _answer(frame: local.Frame) -> "Answer":
+def _answer(frame: local.Frame, keeping: Keeping | None) -> "Answer":
     """To any question but `Entered` (docs/local-wire.md)."""
     number = frame.get("id")
     if frame.get("do") == "hold":
-        return {"held": number, "why": _hold(frame)}
+        return {"held": number, "why": _hold(frame, keeping)}
     if frame.get("do") == "save":
-        step, why = _save(frame)
+        step, why = _save(frame, keeping)
         return {"saved": number, "step": step} if step is not None else {"saved": number, "why": why[:_MAX_ERROR]}
     if frame.get("do") == "stacks":
         try:
@@ -136,27 +145,26 @@ def _answer(frame: local.Frame) -> "Answer":
     return {"dumped": number}
 
 
-def _save(frame: local.Frame) -> tuple[int | None, str]:
+def _save(frame: local.Frame, keeping: Keeping | None) -> tuple[int | None, str]:
     """Complete the snapshot of the last completed step; other questions wait meanwhile."""
     try:
-        runtime = current()
-        if runtime is None or runtime.save_now is None:
+        if keeping is None or keeping.save_now is None:
             return None, "this rank keeps no snapshots"
-        return runtime.save_now(float(frame["limit_s"]))
+        return keeping.save_now(float(frame["limit_s"]))
     except Exception as error:
         return None, f"{type(error).__name__}: {error}"
 
 
-def _hold(frame: local.Frame) -> str:
+def _hold(frame: local.Frame, keeping: Keeping | None) -> str:
     """No step follows that one; without one, the next step may begin. Empty, or why not."""
     try:
-        runtime, step = current(), frame.get("step")
-        if runtime is None:
+        step = frame.get("step")
+        if keeping is None:
             return "it takes no part in the run"
         if step is None:
-            runtime.hold.let_go()
+            keeping.hold.let_go()
             return ""
-        return runtime.hold.ask(int(step), float(frame["limit_s"]))
+        return keeping.hold.ask(int(step), float(frame["limit_s"]))
     except Exception as error:
         return f"{type(error).__name__}: {error}"[:_MAX_ERROR]
 

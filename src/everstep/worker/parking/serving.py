@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from everstep.wire import local
 from everstep.worker.parking import device_ahead, fitness
+from everstep.worker.parking.adoption import Ended, is_adopted
 from everstep.worker.parking.descriptors import raise_fd
-from everstep.worker.parking.twin import Ended, is_adopted
 
 if TYPE_CHECKING:
     from everstep.wire.frames import TwinSays

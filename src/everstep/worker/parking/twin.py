@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 from everstep.worker.parking import fitness, repair
+from everstep.worker.parking.adoption import Ended, is_adopted
 from everstep.worker.parking.descriptors import raise_fd
 
 TYPE_CHECKING = False  # `typing` would be imported before the program imports it
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 _SIGCHLD = 17
-
-
-class Ended(BaseException):
-    """The socket of a twin is closed: it will not be woken."""
 
 
 def leave(process: Any, stage: str) -> bool:  # noqa: ANN401 - begin.Process
@@ -96,14 +92,6 @@ def _serve(process: Any) -> None:  # noqa: ANN401
         say(process.link_fd, {"is": "over", "why": f"{type(error).__name__}: {error}"})
         os._exit(1)
     repair.forget(before)
-
-
-def is_adopted(agent: int, between: int) -> bool:
-    """Wait until the process between has ended; whether the agent adopted this one, and not another process because the
-    agent is gone."""
-    while os.getppid() == between:
-        time.sleep(0.0005)
-    return os.getppid() == agent
 
 
 def _tell(link_fd: int, told: dict[str, Any], theirs: Any) -> None:  # noqa: ANN401

@@ -24,7 +24,7 @@ UNKNOWN = -1
 
 
 class Phase(enum.IntEnum):
-    """What the rank says that it is doing."""
+    """The phase that the rank reports."""
 
     NONE = 0  # no worker has this line
     STARTING = 1  # the process exists, the user's program has not begun
@@ -37,7 +37,7 @@ class Phase(enum.IntEnum):
 
 
 class Activity(enum.IntEnum):
-    """What the rank does, where the program or a hook says so. TRAIN: nothing special."""
+    """The rank's activity, where the program or a hook reports it. TRAIN: nothing special."""
 
     TRAIN = 0
     DATA = 1  # in a data loader's next
@@ -217,7 +217,7 @@ class BoardLine:
             self._ints[IntCell.COUNTS_OWN_STEPS] = 1
 
     def set_activity(self, activity: int, at: float) -> None:
-        """What the rank does from now on."""
+        """Set what the rank does from now on."""
         self._floats[_ACTIVITY_AT] = at
         self._ints[_ACTIVITY] = activity
 

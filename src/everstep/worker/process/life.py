@@ -1,4 +1,4 @@
-"""What ties a worker process to its agent.
+"""Ties of a worker process to its agent.
 
 A worker must never outlive its agent: PR_SET_PDEATHSIG, set relative to the agent itself and checked afterwards. It
 leads its own session, so that the agent can end whatever it started along with it.

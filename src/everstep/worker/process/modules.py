@@ -1,4 +1,4 @@
-"""Which modules of this process a waiting twin may import ahead: the standard library's and site-packages' only.
+"""Modules of this process that a waiting twin may import ahead: the standard library's and site-packages' only.
 
 The user's own files are never among them: they may change between generations, and importing them has effects that
 belong to the user's program. Pure reading of `sys.modules`; called once by the runtime after the first step.
@@ -41,6 +41,13 @@ _READ_ON_IMPORT = (
 )  # fmt: skip
 """Prefixes of variables that libraries look at when they are imported."""
 
+_READ_LATER = (
+    "ACCELERATE_DEEPSPEED_", "ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_", "PYTHONHASHSEED", "TORCH_FR_",
+    "TORCH_NCCL_",
+)  # fmt: skip
+"""Prefixes of some of those that no import reads: programs set them for their children and for the process groups that
+they make, and Trainer for its Accelerator."""
+
 
 def variables_changed(
     before: Mapping[str, str], now: Mapping[str, str], but: Collection[bytes] = ()
@@ -49,6 +56,7 @@ def variables_changed(
     import ahead does not lead to the same values by itself, the program has set them, and it would be another thing.
     `but`: what the launcher says of a rank is no program's doing, and differs from one generation to the next."""
     names = [name for name in sorted({*before, *now}) if name.startswith(_READ_ON_IMPORT) and name.encode() not in but]
+    names = [name for name in names if not name.startswith(_READ_LATER)]
     return {name: now.get(name) for name in names if before.get(name) != now.get(name)}
 
 

@@ -1,4 +1,4 @@
-"""What this rank does besides training: the activity on its line of the board, and how long evaluations and saves took.
+"""Activities of this rank besides training: the one on its line of the board, and how long evaluations and saves took.
 
 Reported by hooks (`phase_hooks`) and by the program (`everstep.phase`, `everstep.paused`). Only the thread that runs
 the program counts: a save in a background thread keeps no rank waiting. Imports the standard library only, and a call
@@ -22,7 +22,7 @@ in it is found as soon as any other."""
 
 
 class Line(Protocol):
-    """What of `worker.process.board.BoardLine` is used here."""
+    """The part of `worker.process.board.BoardLine` that is used here."""
 
     def set_activity(self, activity: int, at: float) -> None: ...
     def set_busy(self, why: bytes, at: float, until: float) -> None: ...

@@ -1,5 +1,5 @@
-"""Which code handles signals in this process, and whether an exception came out of it. Standard library only, and of it
-only what is built in: the program's own imports come later."""
+"""The code that handles signals in this process, and whether an exception came out of it. Standard library only, and of
+it only what is built in: the program's own imports come later."""
 
 import _signal  # type: ignore[import-not-found]
 

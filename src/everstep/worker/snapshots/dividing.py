@@ -1,9 +1,9 @@
-"""Which of a rank's tensors every rank of its node holds alike, and so need to be kept once per node only.
+"""Tensors of a rank that every rank of its node holds alike, and that need to be kept once per node only.
 
 Known for DistributedDataParallel: parameters, and the state of optimizers that step all of them on every rank. Where an
-optimizer steps a part of them only (ZeRO, by whatever hand), where averages are taken later (local SGD), or where some
-rank of the node is not among the replicas, nothing is divided. Called by `worker.snapshots.snapshots`; the answer
-depends on the program only, so it is the same on all ranks.
+optimizer steps a part of them only (any kind of ZeRO), where averages are taken later (local SGD), or where some rank
+of the node is not among the replicas, nothing is divided. Called by `worker.snapshots.snapshots`; the answer depends on
+the program only, so it is the same on all ranks.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ LEAST_BYTES = 4 << 10
 
 
 class Runtime(Protocol):
-    """What of `worker.link.runtime.Runtime` is used here."""
+    """The part of `worker.link.runtime.Runtime` that is used here."""
 
     rank: int
     siblings: dict[int, list[int]]
@@ -50,7 +50,7 @@ class Dividing:
         self._plan = None
 
     def of(self, plan: object, tensors: list[torch.Tensor], addresses: list[int]) -> Division | None:
-        """The same object for as long as it is the same; None: this rank keeps everything."""
+        """Return the division: the same object for as long as it is unchanged; None: this rank keeps everything."""
         if not (self.is_possible and self._target.replicas and not self._target.missing):
             return None
         if self._plan is not plan or self._version != self._optimizers.version or self._have_moved(addresses):

@@ -1,4 +1,4 @@
-"""Which of the program's own tensors a snapshot can be read into directly.
+"""Tensors of the program that a snapshot can be read into directly.
 
 Answers: given a module, the live tensor of each entry of its state dict, if `load_state_dict` would do nothing but copy
 each entry into that tensor. The program's `load_state_dict` is called all the same, with the same tensors, whose copy

@@ -1,9 +1,9 @@
-"""What a rank begins with after a restart: a snapshot in its memory, or a checkpoint in the persistent tier.
+"""The state that a rank begins with after a restart: a snapshot in its memory, or a checkpoint in the persistent tier.
 
 Answers with the values to load; it loads nothing into the program's objects itself but for checkpoints, which are
 spread over another number of ranks on the way. Raises SnapshotError, because a job that was to resume and silently
-began anew would be worse than one that ends with a reason; before that it reports to the agent, so that another source
-is tried. Called by `everstep.State`, once.
+started over would be worse than one that ends with a reason; before that it reports to the agent, so that another
+source is tried. Called by `everstep.State`, once.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ BEGIN_ANEW = "to begin from the start, end this run and start a new one"
 
 
 class Runtime(Protocol):
-    """What of `worker.link.runtime.Runtime` is used here."""
+    """The part of `worker.link.runtime.Runtime` that is used here."""
 
     rank: int
     world_size: int
@@ -53,7 +53,7 @@ class Runtime(Protocol):
 
 
 class Loaded(Protocol):
-    """What `checkpoint.persist.read.reading.load_into` returns."""
+    """The result of `checkpoint.persist.read.reading.load_into`."""
 
     @property
     def step(self) -> int | None: ...
@@ -288,7 +288,7 @@ def _note_fixed(runtime: Runtime, path: str, why: str) -> None:
 
 
 def _say(loaded: Loaded, what: str = "the checkpoint") -> None:
-    """What is not as exact as usual; the same on all ranks, so one of them says it."""
+    """Print what is not as exact as usual; it is the same on all ranks, so one of them prints it."""
     notes = list(loaded.notes)
     if loaded.resharded and loaded.step is not None:
         notes.append(
@@ -353,7 +353,7 @@ def _find(runtime: Runtime, step: int) -> tuple[int, arenas.Snapshot]:
 
 
 def _find_partner(runtime: Runtime, rank: int, step: int) -> tuple[int, arenas.Snapshot]:
-    """The same of another rank of this node. Raises DamagedError."""
+    """Return the newest snapshot of `step` in any arena of another rank of this node. Raises DamagedError."""
     found = [
         (fd, snapshot)
         for fd in runtime.siblings.get(rank, ())

@@ -1,4 +1,4 @@
-"""Which snapshot to seal next, when the copying thread has nothing to copy.
+"""The choice of the snapshot to seal next, when the copying thread has nothing to copy.
 
 A large state is not summed up within one step: its sums are kept when the next copy interrupts them, and resumed
 afterwards, for as long as the snapshot is there. One is finished before a newer one is begun, because the newest is

@@ -66,7 +66,7 @@ class Board(Protocol):
 
 
 class Runtime(Protocol):
-    """What of `worker.link.runtime.Runtime` is used here."""
+    """The part of `worker.link.runtime.Runtime` that is used here."""
 
     rank: int
     world_size: int
@@ -184,7 +184,8 @@ class Snapshots:
         return None, f"step {step} was not kept: {why}"
 
     def refuse(self, step: int, why: str) -> None:
-        """What the State keeps is not all that a step changes: no snapshot of this process is taken or trusted."""
+        """Stop taking snapshots: the State does not keep all that a step changes. No snapshot of this process is taken
+        or trusted."""
         self._is_off = True
         self.finish()
         if self._arena is not None:

@@ -15,12 +15,12 @@ from everstep.errors import SnapshotError
 from everstep.worker.process.signals import came_from_signal
 
 if TYPE_CHECKING:
-    from everstep.checkpoint.persist.read.reading import Loaded
+    from everstep.checkpoint.persist.read.giving import Loaded
     from everstep.wire.frames import RankTells
 
 
 class Runtime(Protocol):
-    """What of `worker.link.runtime.Runtime` is used here."""
+    """The part of `worker.link.runtime.Runtime` that is used here."""
 
     rank: int
     world_size: int

@@ -46,7 +46,8 @@ _stepping: "weakref.ref[State] | None" = None
 
 
 class Stateful(Protocol):
-    """What a State can keep: modules, optimizers, schedulers, samplers, loaders, or a class of the user's own."""
+    """An object that a State can keep: modules, optimizers, schedulers, samplers, loaders, or a class of the user's
+    own."""
 
     def state_dict(self) -> Any: ...  # noqa: ANN401
     def load_state_dict(self, state_dict: Any, /) -> Any: ...  # noqa: ANN401

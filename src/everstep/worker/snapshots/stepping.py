@@ -1,4 +1,4 @@
-"""Which tensors change only while an optimizer steps: parameters and state of the optimizers that were seen to.
+"""Tensors that change only while an optimizer steps: parameters and state of the optimizers that were observed.
 
 Everything else (buffers, averages, state of the program's own) may change at any moment, so it is copied before the
 next step begins. An optimizer counts once torch's hook has been called for it in the step that was just done: one whose
@@ -61,7 +61,8 @@ class Optimizers:
         return seen
 
     def of(self, packed: Packed) -> Theirs:
-        """Which tensors only optimizers change, and which others do. The same object for as long as it is the same."""
+        """Return which tensors only optimizers change, and which others do: the same object for as long as the answer
+        is the same."""
         if self._plan is not packed.plan or self._have_moved(packed.addresses):
             owned = {place for place in self._owned() if place[1]}
             found = [place_of(tensor) in owned for tensor in packed.tensors]

@@ -1,1 +1,1 @@
-"""What a stored checkpoint looks like: names, manifests, metadata."""
+"""The form of a stored checkpoint: names, manifests, metadata."""

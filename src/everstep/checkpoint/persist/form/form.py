@@ -1,4 +1,4 @@
-"""What lies under the root of the persistent tier, and how each file says that it is whole.
+"""Files under the root of the persistent tier, and how each file shows that it is whole.
 
     objects/ab/abcd...        pieces of snapshots, named by their content; the last bytes are a checksum of the rest
     step-0000000040/          one checkpoint: manifest.json (written last), .metadata (of torch.distributed.checkpoint),
@@ -154,7 +154,7 @@ def checksum(data: bytes | bytearray | memoryview) -> str:
 
 
 def checksum_of(chunks: Iterable[bytes]) -> str:
-    """The same, of bytes that come in pieces."""
+    """Return the checksum of bytes that come in pieces; equal to `checksum` of all of them."""
     hasher = xxhash.xxh3_128()
     for chunk in chunks:
         hasher.update(chunk)
@@ -166,7 +166,7 @@ def step_name(step: int) -> str:
 
 
 class Draft(NamedTuple):
-    """What the name of a folder in `.writing` says."""
+    """The parts of a directory's name in `.writing`."""
 
     step: int
     generation: int
@@ -237,7 +237,7 @@ def unseal(name: str, data: bytes, kind: type[_T]) -> _T:
 
 
 def _consistent(name: str, value: _T) -> _T:
-    """What refers to something refers to what is there. Raises DamagedFileError."""
+    """Return the value if everything that it refers to is there. Raises DamagedFileError."""
     if isinstance(value, RankPart):
         used = {piece.object for tensor in value.tensors for piece in tensor.pieces}
         used |= {value.skeleton.object, *(other.object for other in value.values)}

@@ -20,7 +20,7 @@ TYPED_PATHS = "everstep_paths"
 
 @dataclass(slots=True)
 class Merged:
-    """What all ranks hold, by name."""
+    """The tensors and values of all ranks, by name."""
 
     tensors: dict[str, "_Whole"] = field(default_factory=dict)
     values: set[str] = field(default_factory=set)
@@ -96,7 +96,7 @@ class _Class:
 
 
 class _Made:
-    """What a call will make of it where it is read."""
+    """A value that the reader makes by a call."""
 
     __slots__ = ("arguments", "make")
 

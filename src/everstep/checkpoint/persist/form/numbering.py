@@ -1,4 +1,4 @@
-"""Which parameter an entry of an optimizer's state belongs to, whatever wrote it and under which names.
+"""The parameter that an entry of an optimizer's state belongs to, whatever wrote the entry and under which names.
 
 An optimizer's own state_dict numbers its parameters; torch.distributed.checkpoint.state_dict names them, in a tree or,
 flattened, in one key ("state.layers.0.weight.exp_avg"). Here all become the optimizer's own form. Called by `templates`

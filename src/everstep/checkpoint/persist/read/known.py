@@ -1,4 +1,4 @@
-"""Which names a snapshot's pickles may look up while it is only looked at: exact pairs of module and name.
+"""The names that a snapshot's pickles may look up while it is only looked at: exact pairs of module and name.
 
 A snapshot may come from another host's rank, so looking at it must run nothing. A name with a dot is walked by pickle
 (`torch` and `os.system`), and a class or function of Python could be changed for the whole process by a pickle that
@@ -43,7 +43,7 @@ _PAIRS = frozenset(
 
 
 def known(module: str, name: str) -> Any:  # noqa: ANN401 - whatever a pickle may name
-    """What a pickle of a snapshot means by this. None: it is not looked up."""
+    """Return the object that a snapshot's pickle means by this name. None: the name is not looked up."""
     if (module, name) == ("builtins", "bytearray"):
         return _bytearray
     if module == "torch" and isinstance(found := vars(torch).get(name), torch.dtype):
@@ -58,7 +58,7 @@ def known(module: str, name: str) -> Any:  # noqa: ANN401 - whatever a pickle ma
 
 
 def _bytearray(data: bytes = b"") -> bytearray:
-    """Of bytes alone: of a number it would be as long as that."""
+    """Make a bytearray from bytes only: from a number it would be as long as that number."""
     if not isinstance(data, bytes):
         raise TypeError("a bytearray of no bytes")
     return bytearray(data)
@@ -75,7 +75,7 @@ def _unchangeable(found: Any) -> Any:  # noqa: ANN401 - a class or a function
 
 
 def _set_state(self: Any, state: dict[str, Any]) -> None:  # noqa: ANN401 - an instance of a class of torch
-    """What pickle does by itself. With this method in a class, it does it to instances only."""
+    """Set the state as pickle does by itself. With this method in a class, pickle does it to instances only."""
     theirs = getattr(super(type(self), self), "__setstate__", None)
     if theirs is not None:
         theirs(state)

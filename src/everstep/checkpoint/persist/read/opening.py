@@ -125,7 +125,7 @@ def _take(found: Opened, path: tuple[PathItem, ...], leaf: object, index_of: dic
 
 
 def leaves_of(name: str, tree: object) -> Iterator[tuple[tuple[PathItem, ...], object]]:
-    """What is in the state of one keyword, each leaf with its path."""
+    """Yield the leaves of the state of one keyword, each with its path."""
     return _leaves((name,), tree)
 
 

@@ -9,40 +9,18 @@ Called by `worker.snapshots.state` through `load_into`; needs no process group a
 import mmap
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 
 from everstep.checkpoint.packing import DamagedError
 from everstep.checkpoint.persist.form import form
+from everstep.checkpoint.persist.read.giving import DDP_ORDER, OWN, RANDOM, Loaded, Stateful, give_one
 from everstep.checkpoint.persist.store.files import locate, put_aside, read_manifest, read_object, read_part
 from everstep.checkpoint.persist.store.storage import Storage, sentence
 from everstep.checkpoint.stored import Stored
 from everstep.errors import SnapshotError
 
-RANDOM = "everstep.random"
-DDP_ORDER = "everstep.ddp_order"
-OWN = frozenset({RANDOM, DDP_ORDER})
-"""What State adds to the user's keywords; the same names as in `worker.snapshots.state`."""
-
 _NUM_THREADS = 4
-
-
-class Stateful(Protocol):
-    def state_dict(self) -> Any: ...  # noqa: ANN401
-    def load_state_dict(self, state_dict: Any, /) -> Any: ...  # noqa: ANN401
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """What `load_into` found besides the objects' state."""
-
-    step: int | None  # None: a checkpoint that does not say (torch.distributed.checkpoint's own)
-    random: Any = None  # for worker.digests.random_state.restore; None: not known for this rank
-    ddp_order: Any = None
-    resharded: bool = False
-    notes: tuple[str, ...] = ()  # what could not be as exact as usual, in sentences
 
 
 def load_into(path: str, objects: Mapping[str, Stateful], *, rank: int, world_size: int) -> Loaded:
@@ -128,14 +106,3 @@ def _give(stored: Stored, objects: Mapping[str, Stateful], step: int) -> Loaded:
         give_one(name, thing, stored.load(name))
     own = {name: stored.load(name) for name in OWN if name in stored.names}
     return Loaded(step=step, random=own.get(RANDOM), ddp_order=own.get(DDP_ORDER))
-
-
-def give_one(name: str, thing: Stateful, state: object) -> None:
-    """Raises SnapshotError."""
-    try:
-        thing.load_state_dict(state)
-    except Exception as error:
-        raise SnapshotError(
-            f"State({name}=...): the checkpoint does not fit the {type(thing).__name__} that was given "
-            f"({type(error).__name__}: {error}). Build it as in the run that wrote the checkpoint, or start a new run"
-        ) from error

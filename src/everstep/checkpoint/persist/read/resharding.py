@@ -20,9 +20,9 @@ from everstep.checkpoint.packing import DamagedError
 from everstep.checkpoint.persist.form import form
 from everstep.checkpoint.persist.form.paths import set_in, typed_path
 from everstep.checkpoint.persist.read.alone import load_alone
+from everstep.checkpoint.persist.read.giving import OWN, Loaded, Stateful, give_one
 from everstep.checkpoint.persist.read.metadata import unpickle
 from everstep.checkpoint.persist.read.opening import leaves_of
-from everstep.checkpoint.persist.read.reading import OWN, Loaded, Stateful, give_one
 from everstep.checkpoint.persist.read.templates import Template
 from everstep.checkpoint.persist.store.checked import CheckedReader, cause_of
 from everstep.checkpoint.persist.store.storage import Storage, is_url

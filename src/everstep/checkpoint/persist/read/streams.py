@@ -1,7 +1,7 @@
-"""What torch.load reads, and where in it the raw bytes are; and the files that hold such streams.
+"""Streams that torch.load reads, and where in them the raw bytes are; and the files that hold such streams.
 
-Answers: how does a piece of a tensor become bytes in an object that torch.distributed.checkpoint can read, that can
-be read raw as well, and that says by itself whether it is whole. Called by `sources` (planning) and `writing`.
+Answers: how does a piece of a tensor become bytes in an object that torch.distributed.checkpoint can read, that can be
+read raw as well, and that shows by itself whether it is whole. Called by `sources` (planning) and `writing`.
 """
 
 import io

@@ -1,4 +1,5 @@
-"""What an object's state must look like for a checkpoint to be read into it: tensors of the right size and sharding.
+"""The form that an object's state must have for a checkpoint to be read into it: tensors of the right size and
+sharding.
 
 Called by `resharding`. Most of it is the object's own state_dict; an optimizer that has not stepped has no state yet,
 so what the checkpoint knows of it takes the form of the parameter that it belongs to.
@@ -13,8 +14,8 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from everstep.checkpoint.persist.form.form import PathItem, name_of
 from everstep.checkpoint.persist.form.numbering import Numbering
 from everstep.checkpoint.persist.form.paths import typed_path
+from everstep.checkpoint.persist.read.giving import Stateful
 from everstep.checkpoint.persist.read.opening import leaves_of
-from everstep.checkpoint.persist.read.reading import Stateful
 from everstep.errors import SnapshotError
 
 _SHOWN = 5
@@ -53,7 +54,7 @@ class Template:
         return {name: self._empty(name, now.get(own)) for name, own in there.items()}
 
     def complete(self, tree: Any) -> Any:  # noqa: ANN401 - a state_dict
-        """What the object's load_state_dict wants besides what the checkpoint says."""
+        """Add what the object's load_state_dict needs and the checkpoint does not have."""
         if self._numbering is not None:
             self._numbering.complete(tree, self._state)
         return tree

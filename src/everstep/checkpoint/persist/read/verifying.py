@@ -42,7 +42,7 @@ def verify(
 
 @dataclass(slots=True)
 class _Use:
-    """What the ranks say that is in an object."""
+    """The contents of an object, by what the ranks' files report of it."""
 
     size: int
     pieces: dict[int, tuple[form.Piece, str]] = field(default_factory=dict)  # with their dtype, by stream_at

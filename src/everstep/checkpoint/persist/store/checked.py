@@ -47,6 +47,7 @@ class _Objects:
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """What really happened, from the exception that torch.distributed.checkpoint makes of it."""
+    """Return the exception that really happened, from the one that torch.distributed.checkpoint makes of it; None if
+    that one does not hold it."""
     failures = getattr(error, "failures", None)
     return next(iter(failures.values()))[0] if failures else None

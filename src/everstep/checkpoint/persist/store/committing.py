@@ -12,8 +12,9 @@ import msgspec
 
 from everstep.checkpoint.persist.form import form, metadata
 from everstep.checkpoint.persist.store import fencing
+from everstep.checkpoint.persist.store.found import Found
 from everstep.checkpoint.persist.store.retention import collect, committing, retain
-from everstep.checkpoint.persist.store.scanning import Found, find_steps
+from everstep.checkpoint.persist.store.scanning import find_steps
 from everstep.checkpoint.persist.store.storage import Storage, open_storage, sentence
 from everstep.errors import SnapshotError
 from everstep.version import __version__
@@ -70,7 +71,7 @@ def commit(
 
 
 class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What the manifest is to say that no part knows."""
+    """The manifest's fields that no part knows."""
 
     step: int
     order: int
@@ -172,7 +173,7 @@ def _check_objects(storage: Storage, parts: list[form.RankPart]) -> int:
 
 
 def _again(storage: Storage, there: Found, *, is_trusted: bool) -> form.Manifest:
-    """The same commit once more, or with trust that came later."""
+    """Repeat a commit that is there already, or add trust that came later."""
     manifest = there.manifest
     assert manifest is not None
     if is_trusted and not manifest.is_trusted:
@@ -182,7 +183,8 @@ def _again(storage: Storage, there: Found, *, is_trusted: bool) -> form.Manifest
 
 
 def _retire(storage: Storage, keep: int, step: int, run: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """What goes wrong here leaves too much, which is not a fault of the checkpoint."""
+    """Remove old checkpoints. A failure here leaves too much, which is not a fault of the checkpoint: it is returned as
+    a note."""
     dropped: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     try:

@@ -20,7 +20,7 @@ from everstep.checkpoint.persist.store.storage import Storage
 from everstep.errors import SnapshotError
 
 if TYPE_CHECKING:
-    from everstep.checkpoint.persist.store.scanning import Found
+    from everstep.checkpoint.persist.store.found import Found
 
 FENCED_OFF = "a later generation of the run has fenced it off; it is not a checkpoint"
 

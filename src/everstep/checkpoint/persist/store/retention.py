@@ -1,10 +1,10 @@
-"""Which checkpoints stay, and which objects are not needed any more.
+"""Retention: which checkpoints stay, and which objects are not needed any more.
 
 Answers: what may be removed, without harm to a checkpoint that stays or to one that is being written. Called by
 `committing` (after a step became visible) and by `writing` (after a part failed).
 
-A writer or committer first claims so and then waits until no collector is left; a collector first claims so and then
-looks for writers, and gives way. So of two that begin in the same moment at least one sees the other. Each claim has a
+A writer or committer first makes a claim and then waits until no collector is left; a collector first makes a claim,
+then looks for writers, and gives way. So if two begin in the same moment, at least one sees the other. Each claim has a
 name of its own, so that ending one takes away no other. References are read from the drafts first and from the steps
 then, because a commit makes a step of a draft, never the other way round.
 """
@@ -19,7 +19,8 @@ from contextlib import contextmanager, suppress
 from everstep.checkpoint.persist.form import form
 from everstep.checkpoint.persist.store import fencing
 from everstep.checkpoint.persist.store.claims import Claim, is_claimed
-from everstep.checkpoint.persist.store.scanning import NO_FOLDER, NO_MANIFEST, Found, find_steps
+from everstep.checkpoint.persist.store.found import NO_FOLDER, NO_MANIFEST, Found
+from everstep.checkpoint.persist.store.scanning import find_steps
 from everstep.checkpoint.persist.store.storage import DISCARDED, REPLACED, FolderStorage, Storage
 
 _COLLECTING = "collecting"

@@ -1,6 +1,6 @@
-"""What a persistent tier holds, quickly: manifests only, no torch.
+"""A quick scan of a persistent tier: manifests only, no torch.
 
-Answers: which checkpoints can be restored from here, and why are the others none. Whether every byte is right is
+Answers: which checkpoints can be restored from here, and why the others cannot. Whether every byte is right is
 `verifying`'s question. Called by the launcher at the start of a run, by `everstep ckpt ls` and by retention.
 """
 
@@ -8,27 +8,12 @@ import msgspec
 
 from everstep.checkpoint.persist.form import form
 from everstep.checkpoint.persist.store import fencing
+from everstep.checkpoint.persist.store.found import NO_FOLDER, NO_MANIFEST, Found
 from everstep.checkpoint.persist.store.plain import SMALL_BYTES
 from everstep.checkpoint.persist.store.storage import Storage, open_storage, sentence
 from everstep.checkpoint.persist.store.striking import STRUCK, reason
 from everstep.errors import SnapshotError
 from everstep.model.facts import Checkpoint
-
-NO_MANIFEST = "incomplete: it has no manifest"
-NO_FOLDER = "a file, where a checkpoint's directory would be"
-
-
-class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder that is named like a checkpoint. `why`: what is wrong; with a manifest, too, if it was struck."""
-
-    step: int
-    folder: str
-    manifest: form.Manifest | None = None
-    why: str = ""
-
-    @property
-    def order(self) -> int:
-        return self.manifest.order if self.manifest is not None else 0
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ class Storage(Protocol):
         """In a folder: a regular file of at most `most` bytes, never through a link."""
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The same file in pieces, where that is possible: for checksums of what may be long."""
+        """Yield the file in pieces, where that is possible: for checksums of files that may be long."""
 
     def write(self, name: str, chunks: Iterable[Bytes]) -> int:
         """All or nothing; replaces what was there. Durable when it returns. Returns the number of bytes."""
@@ -284,7 +284,7 @@ class UrlStorage:
 
 
 def sentence(error: OSError, root: str) -> str:
-    """What happened, to what, and what to do."""
+    """Describe what happened, to what, and what to do."""
     what = error.strerror or str(error) or type(error).__name__
     is_known = error.errno != errno.EIO or not is_url(root)  # of a URL, EIO is whatever its library says
     to_do = _TO_DO.get(error.errno or 0, _OTHERWISE) if is_known else _OTHERWISE

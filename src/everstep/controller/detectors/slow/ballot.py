@@ -149,7 +149,7 @@ class Ballot:
         return [*self.begun, *self._earlier]
 
     def long_usual_rounds(self) -> list[list[RankTiming]]:
-        """The same, and some of long ago."""
+        """Return the usual rounds, and some of long ago."""
         return [*self.begun, *self._long_ago, *self._earlier]
 
     def _keep_earlier(self, timings: list[RankTiming]) -> None:

@@ -88,7 +88,7 @@ class SlownessDetector:
         return self._ballot.rounds[-1] if self._ballot.rounds else []
 
     def shares(self) -> Shares:
-        """What makes the job uneven, from the last rounds; empty while there are too few."""
+        """Return what makes the job uneven, from the last rounds; empty while there are too few."""
         return of_rounds(self._ballot.rounds, self._ballot.groups)
 
     def ahead_s(self, state: State) -> dict[int, float]:

@@ -1,5 +1,5 @@
-"""What `accelerate launch` would start. Its own code reads the command line and the config file, and makes the
-environment; where it would call torchrun, or start a process, it ends here."""
+"""The answer to what `accelerate launch` would start. Its own code reads the command line and the config file, and
+makes the environment; where it would call torchrun, or start a process, it ends here."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What the programs of this directory share."""
+"""Shared parts of the programs of this directory."""
 
 import os
 import sys
@@ -59,7 +59,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, An
 
 
 def kind_of(command: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
-    """Of a command for subprocess: torchrun's flag for the kind of program, then program and arguments."""
+    """Split a command for subprocess: return torchrun's flag for the kind of program, then program and arguments."""
     if command[0] != sys.executable:
         return ("--no-python",), list(command)
     rest = [*command[1:]]

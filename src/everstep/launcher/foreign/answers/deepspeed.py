@@ -1,5 +1,5 @@
-"""What `deepspeed` would start on this host. Its own code reads the command line and the hostfile, chooses the devices
-and makes the environment; where it would start a rank, or ask other hosts by ssh, it ends here."""
+"""The answer to what `deepspeed` would start on this host. Its own code reads the command line and the hostfile,
+chooses the devices and makes the environment; where it would start a rank, or ask other hosts by ssh, it ends here."""
 
 import base64
 import json

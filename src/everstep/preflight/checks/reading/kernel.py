@@ -81,7 +81,7 @@ def _either(text: str) -> int | str:
 
 
 def taints(root: str) -> Iterator[Result]:
-    """What the kernel holds against itself. Also for `light`."""
+    """Yield what the kernel holds against itself. Also for `light`."""
     text = text_of(root, "/proc/sys/kernel/tainted") or ""
     if not text.isdigit():
         yield unsupported("kernel.taint", "/proc/sys/kernel/tainted cannot be read")
@@ -106,7 +106,7 @@ class _Timex(ctypes.Structure):
 
 
 def clock() -> Iterator[Result]:
-    """What the kernel believes of its own time. Also for `light`."""
+    """Yield what the kernel believes of its own time. Also for `light`."""
     timex = _Timex()
     libc = ctypes.CDLL(None, use_errno=True)
     state = libc.adjtimex(ctypes.byref(timex))

@@ -13,7 +13,7 @@ _CPU_BYTES = 64 << 20
 
 
 def tested(device: str, share: float) -> dict[str, Any]:
-    """Of this share of the memory that is free: bytes, and how many words were wrong."""
+    """Test this share of the memory that is free. Return its bytes, and how many words were wrong."""
     import torch
 
     free = torch.cuda.mem_get_info(device)[0] if device.startswith("cuda") else _CPU_BYTES

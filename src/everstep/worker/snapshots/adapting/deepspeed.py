@@ -120,7 +120,8 @@ class Shards:
                 buffer.copy_(state["buffers"][name])
 
     def comparable(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """What of a state dict a restore gives back at once: whole parameters are gathered when they are needed."""
+        """Return the part of a state dict that a restore gives back at once: whole parameters are gathered when they
+        are needed."""
         return {name: value for name, value in state.items() if name != "whole"}
 
     def _parameters(self) -> dict[str, Any]:
@@ -144,12 +145,16 @@ class Engine:
 
     def state_dict(self) -> dict[str, Any]:
         """Raises RuntimeError between two steps of the optimizer: the gradients that were summed are not kept."""
-        engine = self._engine
-        if _is_summing(engine):
+        if _is_summing(self._engine):
             raise RuntimeError(
                 "DeepSpeed sums the gradients of several micro-batches, which are not kept: "
                 "count a step of State for each step of the optimizer"
             )
+        return self.held()
+
+    def held(self) -> dict[str, Any]:
+        """Return the state whatever the engine says of gradients: one that has just been loaded has none."""
+        engine = self._engine
         return {
             "module": self._module.state_dict(),
             "optimizer": self._optimizer.state_dict() if self._optimizer is not None else None,

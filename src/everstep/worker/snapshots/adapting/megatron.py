@@ -46,7 +46,7 @@ def _is_single(thing: object) -> bool:
 
 
 class Masters:
-    """What one of Megatron's optimizers, or each of a chain, steps on this rank; and its loss scale."""
+    """The tensors that one of Megatron's optimizers, or each of a chain, steps on this rank; and its loss scale."""
 
     is_comparable = True  # after a restore, with what was restored
 

@@ -21,7 +21,7 @@ _SLACK_BYTES = 64 << 10
 
 
 class Runtime(Protocol):
-    """What of `worker.link.runtime.Runtime` is used here."""
+    """The part of `worker.link.runtime.Runtime` that is used here."""
 
     rank: int
     world_size: int

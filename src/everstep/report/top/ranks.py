@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from everstep.report.asjson import Json
 from everstep.report.parts.ansi import Paint, Style
+from everstep.report.parts.json_values import Json
 from everstep.report.parts.units import NOT_MEASURED, duration, percent
 
 _LEVELS = ((1.5, "█", Paint.RED), (1.2, "▓", Paint.ORANGE), (1.08, "▒", Paint.YELLOW), (0.0, "░", Paint.GREY))

@@ -23,14 +23,14 @@ from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.heirs.asking import connect
 from everstep.launcher.heirs.heir import Heir
 from everstep.launcher.heirs.quorum import to_elect
-from everstep.launcher.heirs.taking_over import Here, take_over
-from everstep.launcher.heirs.waiting import AFTER_S, Waiting
 from everstep.launcher.heirs.willing import refusal
 from everstep.launcher.hosts.fleet import end_signal
 from everstep.launcher.hosts.local_run import LocalRun
-from everstep.launcher.hosts.munge import MungeToken
-from everstep.launcher.hosts.reaching import SAID_AFTER_S, Connection, FindToken
 from everstep.launcher.output.terminal import Terminal
+from everstep.launcher.reach.munge import MungeToken
+from everstep.launcher.reach.reaching import SAID_AFTER_S, Connection, FindToken
+from everstep.launcher.succession.taking_over import Here, take_over
+from everstep.launcher.succession.waiting import AFTER_S, Waiting
 from everstep.launcher.supervise import End
 from everstep.wire.heirs import FromLeader, Voter
 from everstep.wire.joining import JoinToken

@@ -1,10 +1,10 @@
-"""What a host that joins says of itself, and how its part in a run ends."""
+"""The description that a joining host gives of itself, and how its part in a run ends."""
 
 import msgspec
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What this host says of itself when it joins."""
+    """This host's description of itself when it joins."""
 
     num_hosts: int | None = None
     nproc: int | None = None

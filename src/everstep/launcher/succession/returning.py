@@ -14,7 +14,7 @@ import msgspec
 from everstep.errors import UnreachableError
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.heirs.finding import ELECTION_S, Noted, Place, Search
-from everstep.launcher.hosts import token as tokens
+from everstep.launcher.reach import token as tokens
 from everstep.report.parts.ansi import safe
 from everstep.wire.joining import JoinToken
 

@@ -1,5 +1,5 @@
-"""What ranks of this host wrote, on its way to the first host: logs as they grow, reports, evidence and traces of them
-as a whole.
+"""The transfer to the first host of what ranks of this host wrote: logs as they grow; reports, evidence and traces of
+them as a whole.
 
 Bounded: a log that grows faster than the link takes it is continued near its end, and what was skipped stays on this
 host only. What did not arrive is sent again after a reconnect.
@@ -48,7 +48,7 @@ class Sending:
         self._whole = {path: found for path, found in self._whole.items() if path in has}
 
     def pieces(self) -> Iterator[Piece]:
-        """What is new. Raises nothing: what cannot be read is not sent."""
+        """Yield what is new. Raises nothing: what cannot be read is not sent."""
         left = LOOK_BYTES
         for path, is_log in self._files():
             if left <= 0:

@@ -10,13 +10,13 @@ from everstep.engines.slurm.orphaned import end_job
 from everstep.launcher.arguments.hosts import Hosts
 from everstep.launcher.arguments.settings import Settings
 from everstep.launcher.heirs.finding import Noted, Search
-from everstep.launcher.hosts import token as tokens
-from everstep.launcher.hosts.about import About, End
 from everstep.launcher.hosts.local_run import LocalRun
-from everstep.launcher.hosts.member import Member
-from everstep.launcher.hosts.munge import of_job
+from everstep.launcher.joining.about import About, End
+from everstep.launcher.joining.member import Member
 from everstep.launcher.output.room import Room
 from everstep.launcher.output.terminal import Terminal
+from everstep.launcher.reach import token as tokens
+from everstep.launcher.reach.munge import of_job
 from everstep.launcher.showing import shown, tails_of
 from everstep.report.parts.ansi import safe
 from everstep.wire.joining import JoinToken, Proofs

@@ -26,14 +26,14 @@ from everstep.journal.runs import RunDir, register
 from everstep.launcher.arguments import checks
 from everstep.launcher.arguments.hosts import Hosts, shown
 from everstep.launcher.heirs.heir import Heir
-from everstep.launcher.heirs.waiting import ReadyAddress, Waiting
 from everstep.launcher.hosts.fleet import Fleet, Inherited
 from everstep.launcher.hosts.local_run import LocalRun
-from everstep.launcher.hosts.munge import MungeToken
 from everstep.launcher.output.terminal import Terminal
+from everstep.launcher.reach.munge import MungeToken
 from everstep.launcher.rundir.keys import Keys
 from everstep.launcher.rundir.rundir import Prepared, lock
 from everstep.launcher.stores.stores import Stores
+from everstep.launcher.succession.waiting import ReadyAddress, Waiting
 from everstep.launcher.supervise import End, Supervisor, TakenOver
 from everstep.linux.regular import read_regular
 from everstep.model.events import NodeJoined
@@ -54,7 +54,7 @@ SLACK_S = 0.3
 
 
 class Here(msgspec.Struct, frozen=True, kw_only=True):
-    """What this host has, as one that joined."""
+    """Resources of this host, as one that joined."""
 
     hosts: Hosts
     local: LocalRun
@@ -107,7 +107,7 @@ async def take_over(here: Here, epoch: int) -> End:
 
 
 def _inherited(here: Here, epoch: int) -> Inherited:
-    """What the other hosts know of this one, and it of them."""
+    """Return what the other hosts know of this one, and this one of them."""
     heir, waiting = here.heir, here.waiting
     assert heir.legacy is not None
     assert heir.roster is not None
@@ -137,7 +137,7 @@ def _prepared(local: LocalRun, legacy: Legacy, lock_fd: int) -> Prepared:
 
 
 def _taken_over(here: Here, epoch: int) -> TakenOver:
-    """What of the run is on this host, or lost with the first one."""
+    """Return what of the run is on this host, or lost with the first one."""
     heir, waiting, policy = here.heir, here.waiting, here.local.file.policy
     return TakenOver(
         epoch=epoch,

@@ -27,14 +27,14 @@ from everstep.engines.network import Address
 from everstep.engines.protocol import Loss, NoNodeError
 from everstep.errors import UnreachableError, WireError
 from everstep.launcher.arguments.hosts import Hosts
-from everstep.launcher.heirs.candidacy import Candidacy, cancel
 from everstep.launcher.heirs.finding import Search
-from everstep.launcher.hosts.about import About, End
 from everstep.launcher.hosts.fleet import agent_arguments, end_signal
 from everstep.launcher.hosts.local_run import LocalRun
-from everstep.launcher.hosts.reaching import Connection, EarlierLife, FindToken, NotListeningError, RefusedError, reach
-from everstep.launcher.hosts.sending import Sending
+from everstep.launcher.joining.about import About, End
+from everstep.launcher.joining.sending import Sending
 from everstep.launcher.output.terminal import Terminal
+from everstep.launcher.reach.reaching import Connection, EarlierLife, FindToken, NotListeningError, RefusedError, reach
+from everstep.launcher.succession.candidacy import Candidacy, cancel
 from everstep.linux.files import write_whole
 from everstep.model.names import own_machine_name
 from everstep.version import __version__

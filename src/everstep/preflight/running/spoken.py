@@ -1,4 +1,4 @@
-"""What the child process of a check says to the runner: one JSON line each, on a descriptor of its own."""
+"""Messages from the child process of a check to the runner: one JSON line each, on a descriptor of its own."""
 
 from typing import TypeAlias
 

@@ -8,11 +8,11 @@ from unicodedata import combining, east_asian_width
 
 import msgspec
 
-from everstep.report.asjson import Json
-from everstep.report.now.top_ranks import rank_lines
 from everstep.report.parts.ansi import PLAIN, Paint, Style, printable
+from everstep.report.parts.json_values import Json
 from everstep.report.parts.units import NOT_MEASURED, ago, count, duration, percent, plural, short_stamp
 from everstep.report.picture.schema import Lane
+from everstep.report.top.ranks import rank_lines
 
 ALL = 1000
 
@@ -31,7 +31,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What the person chose."""
+    """Settings of the screen: view, first line and search text as the person chose them, and the terminal's size."""
 
     view: str = "overview"
     first: int = 0  # line of a list
@@ -200,7 +200,8 @@ def _loss(rows: dict[str, Json], width: int, style: Style) -> list[str]:
 
 
 def _loss_cells(rows: dict[str, Json], points: list[list[float | None]], cells: int) -> dict[int, float | None]:
-    """What is known of each cell; between two points of one generation the earlier."""
+    """Return the loss that is known of each cell; between two points of one generation, the earlier one. None: NaN or
+    infinite."""
     begin, end = _span(rows)
     seen: dict[int, float | None] = {}
     last: tuple[int, float | None, object] | None = None

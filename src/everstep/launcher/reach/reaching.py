@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from everstep.engines.hosts.door import keep_alive
 from everstep.errors import ConfigError, UnreachableError, WireError
 from everstep.launcher.arguments.hosts import Hosts, shown
-from everstep.launcher.hosts.place import addresses
+from everstep.launcher.reach.place import addresses
 from everstep.version import __version__
 from everstep.wire.credentials import RANDOM_BYTES
 from everstep.wire.joining import (

@@ -13,7 +13,7 @@ _IN_A_STEP = "SLURM_STEP_ID"
 
 
 def srun_command(engine: str, argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What this process becomes; empty: it is one of the launchers already. Raises ConfigError."""
+    """Return the command that this process becomes; empty if it is one of the launchers already. Raises ConfigError."""
     if engine not in ENGINES:
         raise ConfigError(f"--engine {engine!r}: must be one of {', '.join(ENGINES)}")
     if environ.get(_IN_A_STEP, "").isdecimal():

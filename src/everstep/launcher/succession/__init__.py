@@ -1,0 +1,1 @@
+"""A host that takes over the controller, and one that comes back."""
