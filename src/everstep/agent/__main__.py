@@ -22,10 +22,11 @@ from everstep.wire.lean_tls import import_aiohttp  # noqa: E402
 
 import_aiohttp()
 from everstep.agent.main import main  # noqa: E402
+from everstep.agent.processes.holding import stand_in_line  # noqa: E402
 
 gc.freeze()
 gc.enable()
-code = main()
+code = main(*stand_in_line(sys.argv[1:]))
 for stream in (sys.stdout, sys.stderr):
     stream.flush()
 # Threads of the senses may be in C++ at this moment, which the interpreter's own end would turn into an abort.

@@ -32,9 +32,11 @@ from everstep.agent.memory.kept_memory import KeptMemory
 from everstep.agent.node import END_GRACE_S, PROGRESS_S, Node
 from everstep.agent.processes.environment import base_environment
 from everstep.agent.processes.error_reports import warm_up
+from everstep.agent.processes.holding import Line, is_warden
 from everstep.agent.processes.nccl_plugin import profiler_for
 from everstep.agent.processes.reaping import Reaper
 from everstep.agent.processes.signals import handle
+from everstep.agent.ranks.bequest import Bequest
 from everstep.agent.ranks.starting import Home
 from everstep.agent.ranks.warden import Warden
 from everstep.agent.senses.aside import aside
@@ -91,10 +93,12 @@ class _Options(argparse.Namespace):
     cwd: str
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code: 0 after an orderly end, the error's own otherwise."""
+def main(argv: Sequence[str] | None = None, line: Line | None = None) -> int:
+    """Exit code: 0 after an orderly end, the error's own otherwise. `line`: the processes above this one, if there are
+    any."""
     options = _parse(sys.argv[1:] if argv is None else argv)
-    if not die_with_parent(options.parent or os.getppid(), options.end_signal):
+    parent = line.parent if line is not None else options.parent or os.getppid()
+    if not die_with_parent(parent, options.end_signal):
         return 0  # the launcher is gone
     heap.keep_little()
     if options.namespace_fd is not None:
@@ -106,10 +110,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    ward = secrets.token_hex(16)
-    warden = Warden(ward)
+    ward = line.ward if line is not None else secrets.token_hex(16)
+    warden = Warden(ward, line.done_fd if line is not None else -1)
     try:
-        asyncio.run(_Agent(options, ward, warden).run())
+        asyncio.run(_Agent(options, ward, warden, line).run())
     except EverstepError as error:
         _log.error("%s", error)
         print(f"everstep agent {options.node}: {error}", file=sys.stderr)  # noqa: T201
@@ -129,8 +133,9 @@ def _move_to(namespace_fd: int) -> None:
 class _Agent:
     """The parts of one agent, from the start of its event loop to its end."""
 
-    def __init__(self, options: _Options, ward: str, warden: Warden) -> None:
+    def __init__(self, options: _Options, ward: str, warden: Warden, line: Line | None = None) -> None:
         self._options = options
+        self._line = line
         self._warden = warden
         self._policy = _policy_of(options.run_dir)
         self._credentials = Credentials.load(options.run_dir / "nodes" / options.node / CREDENTIALS_NAME)
@@ -164,6 +169,8 @@ class _Agent:
         loop = asyncio.get_running_loop()
         reaper.start()
         reaper.watch(self._warden.pid, lambda ended: _log.warning("the warden ended: %s", ended))
+        for pid in filter(is_warden, reaper.adopted()):  # of the agent before, which copies the last of its output
+            reaper.watch(pid, lambda ended: _log.info("the warden of an earlier agent ended: %s", ended))
         for signum in (signal.SIGTERM, signal.SIGINT):
             is_ours = self._options.end_signal == signal.SIGTERM  # else a scheduler's, which the launcher gets too
             handle(loop, signum, over.set if is_ours else _ignore)
@@ -249,6 +256,7 @@ class _Agent:
             report=report,
             on_finish=over.set,
             links=Links(options.node, options.run, self._credentials.snapshots_key, report),
+            bequest=Bequest(self._line, self._warden),
         )
 
         def carry_out(command: Command) -> None:
@@ -444,6 +452,8 @@ def _parse(argv: Sequence[str]) -> _Options:
     parser.add_argument("--parent", type=int, default=0, help="the launcher: without it the node ends")
     parser.add_argument("--end-signal", type=int, default=int(signal.SIGTERM), help="what ends this node in order")
     parser.add_argument("--keeper-fd", type=int, default=None, help="socket to the launcher's keeper")
+    parser.add_argument("--holders-fd", type=int, default=None, help="socket to the launcher, of the line of holders")
+    parser.add_argument("--holders", type=int, default=0, help="processes above this agent that keep its twins")
     options = parser.parse_args(argv, namespace=_Options())
     options.run_dir = options.run_dir.absolute()
     name, max_restarts = _spec_of(options.run_dir)

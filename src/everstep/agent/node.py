@@ -24,6 +24,7 @@ from everstep.agent.processes.ahead import Ahead
 from everstep.agent.processes.ailments import Ailments
 from everstep.agent.processes.reaping import Reaper
 from everstep.agent.ranks import drills, entering, workers
+from everstep.agent.ranks.bequest import Bequest
 from everstep.agent.ranks.readiness import Readiness
 from everstep.agent.ranks.starting import Home, Starter
 from everstep.agent.ranks.warden import Warden
@@ -67,6 +68,7 @@ class Node:
         report: Callable[[events.Event], None],
         on_finish: Callable[[], None],
         links: Links | None = None,
+        bequest: Bequest | None = None,
     ) -> None:
         self.node = node
         self._home = home
@@ -86,7 +88,7 @@ class Node:
         self._examiner = Examiner(node, home, reaper=reaper, warden=warden, ailments=self._ailments, report=report)
         self._trials = Trials(node, home.run_dir, home.base_env, reaper, report)
         self._spec: RunSpec | None = None
-        self._readiness = Readiness(node, home, reaper, warden, report=report, spawn=self.spawn)
+        self._readiness = Readiness(node, home, reaper, warden, report=report, spawn=self.spawn, bequest=bequest)
         self._twins = self._readiness.twins
         self._frames = self._listen()
         self._starter: Starter | None = None

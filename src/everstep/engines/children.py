@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from everstep.linux import proc
 from everstep.linux.children import Ended, take_ended
@@ -29,14 +30,27 @@ _MAX_BELOW = 4096
 
 
 class Child:
-    def __init__(self, name: str, process: "subprocess.Popen[bytes]", on_end: Callable[["Child", Ended], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        pid: int,
+        on_end: Callable[["Child", Ended], None],
+        process: "subprocess.Popen[bytes] | None" = None,
+    ) -> None:
+        """`process`: as it was started; None: another one is its parent, and says when it has ended."""
         self.name = name
-        self.pid = process.pid
+        self.pid = pid
         self.started_at = time.time()
         self.ended: Ended | None = None
+        self.below: Child | None = None
+        """A process that this one holds: gets the signals that this one gets."""
         self._process = process
         self._on_end = on_end
         self._stillness = Stillness(self.pid)
+
+    def move_to(self, pid: int) -> None:
+        """It turns out to be this process."""
+        self.pid, self._stillness = pid, Stillness(pid)
 
     @property
     def is_stuck(self) -> bool:
@@ -45,6 +59,8 @@ class Child:
 
     def send(self, number: int) -> None:
         """A signal, if it still runs. It was not waited for then, so the id is its own."""
+        if self.below is not None:
+            self.below.send(number)
         if self.ended is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -60,7 +76,8 @@ class Child:
 
     def note_end(self, ended: Ended) -> None:
         self.ended = ended
-        self._process.returncode = -ended.signal if ended.signal is not None else ended.code or 0
+        if self._process is not None:
+            self._process.returncode = -ended.signal if ended.signal is not None else ended.code or 0
         self._on_end(self, ended)
 
 
@@ -90,7 +107,7 @@ class Children:
     ) -> Child:
         """Output into `log`; without one, stdout and stderr are the launcher's stderr. Raises OSError."""
         with contextlib.ExitStack() as stack:
-            out = 2 if log is None else stack.enter_context(open(log, "ab", opener=_private)).fileno()
+            out = 2 if log is None else stack.enter_context(open_log(log)).fileno()
             process = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
@@ -99,7 +116,7 @@ class Children:
                 pass_fds=pass_fds,
                 start_new_session=True,
             )
-        child = Child(name, process, on_end)
+        child = Child(name, process.pid, on_end, process)
         self._own[child.pid] = child
         return child
 
@@ -201,6 +218,11 @@ def _is_warden(pid: int) -> bool:
 
 def _children_of_this() -> list[int]:
     return proc.children(os.getpid()) or proc.children_by_parent().get(os.getpid(), [])
+
+
+def open_log(path: Path) -> BinaryIO:
+    """For what a process writes to its stdout and stderr. Raises OSError."""
+    return open(path, "ab", opener=_private)
 
 
 def _private(path: str, flags: int) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from everstep.engines import freezing
 from everstep.engines.children import Child, Children, wait_ended
+from everstep.engines.holders import Agents
 from everstep.engines.lateness import find_late
 from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.network import Loopback, Network, NetworkError
@@ -60,13 +61,16 @@ class LocalEngine:
         streams_fds: tuple[int, ...] = (),
         more: Sequence[str] = (),
         end_signal: int = signal.SIGTERM,
+        num_holders: int = 0,
     ) -> None:
         """`equip(node, folder)` puts there the credentials of the node's agent; it may raise OSError. `racks`: of the
         nodes in the order in which they are given, over and over; none: agents report EVERSTEP_RACK. `streams`: agents'
         --streams, which names descriptors of `streams_fds`. `more`: arguments of all agents. `end_signal`: what ends an
-        agent in order; another one where a scheduler sends SIGTERM to every process."""
+        agent in order; another one where a scheduler sends SIGTERM to every process. `num_holders`: deaths of an agent
+        that its twins outlive."""
         self._end_signal = end_signal
         self._children = children
+        self._starting = Agents(children, num_holders)
         self._keeper = keeper
         self._run_dir = run_dir
         self._url = url
@@ -164,6 +168,7 @@ class LocalEngine:
             return late.says
         agent = self._agents.get(node)
         if agent is not None and node not in self._released:
+            self._starting.renounce(agent)
             agent.send(signal.SIGKILL)  # its end is reported as a loss, like any other
             self._later(self._end_below(agent))
         return ""
@@ -223,6 +228,7 @@ class LocalEngine:
             for agent in agents:
                 agent.send(signal.SIGKILL)
             await wait_ended(agents, 5.0)
+        await self._starting.end()
         if not spares and not await self._children.end_orphans():
             log.error("left behind: %s", "; ".join(self._children.left_behind.values()))
         if not spares:
@@ -279,24 +285,17 @@ class LocalEngine:
             plug = self._network.plug(node)
             with _closing(plug.namespace_fd), self._keeper.open_line(node, inherited) as line:
                 argv = [sys.executable, "-P", "-m", "everstep.agent", "--run-dir", str(self._run_dir), "--node", node]
-                argv += [
-                    "--parent",
-                    str(os.getpid()),
-                    "--controller",
-                    self._url,
-                    "--nproc",
-                    str(self._nproc),
-                    "--keeper-fd",
-                    str(line.fileno()),
-                ]
+                argv += ["--parent", str(os.getpid()), "--controller", self._url, "--nproc", str(self._nproc)]
                 argv += ["--address", plug.address, *self._rack(node), *self._more]
-                fds: tuple[int, ...] = (line.fileno(), *self._streams_fds)
+                fds = self._streams_fds
                 if self._streams:
                     argv += ["--streams", self._streams]
                 if plug.namespace_fd is not None:
                     argv += ["--namespace-fd", str(plug.namespace_fd)]
                     fds = (*fds, plug.namespace_fd)
-                agent = self._children.spawn(node, argv, on_end=self._on_end, log=folder / "agent.log", pass_fds=fds)
+                agent = self._starting.start(
+                    node, argv, line.fileno(), on_end=self._on_end, log=folder / "agent.log", pass_fds=fds
+                )
         except (OSError, NetworkError) as error:
             self._keeper.close_line(node)
             self._requests.discard(request)
@@ -315,6 +314,10 @@ class LocalEngine:
     async def _after_end(self, agent: Child, ended: Ended) -> None:
         """End what the agent left first, so that the loss means that nothing of the node runs."""
         node = agent.name
+        if self._is_ending or node in self._released or node in self._vanished:
+            await self._starting.forsake(agent)
+        else:
+            await self._starting.keep(agent)
         if ended.code != 0 and not self._spares:  # else it has ended what was to be ended
             await self._children.end_orphans()
         self._keeper.close_line(node)

@@ -19,6 +19,7 @@ import msgspec
 
 from everstep.agent.streams.streams import Origin
 from everstep.engines.children import Children, wait_ended
+from everstep.engines.holders import HOLDERS
 from everstep.engines.local import LocalEngine
 from everstep.engines.memory_keeper import MemoryKeeper
 from everstep.engines.network import Network, is_of_its_own
@@ -163,6 +164,7 @@ class Supervisor:
             streams_fds=origin.fds,
             more=fleet.agent_arguments if fleet is not None else (),
             end_signal=self._end_signal,
+            num_holders=HOLDERS if fleet is None and not is_of_its_own(self._network) else 0,
         )
 
     @property

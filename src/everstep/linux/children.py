@@ -25,6 +25,13 @@ class Ended:
         return f"exit code {self.code}"
 
 
+def wait_for(pid: int) -> Ended:
+    """Wait for this child to end. It is a zombie, and its number its own, until this returns."""
+    found = os.waitid(os.P_PID, pid, os.WEXITED)
+    assert found is not None  # only WNOHANG can find nothing
+    return _ended(found)
+
+
 def take_ended(options: int = 0) -> Iterator[Ended]:
     """Each child that has ended so far, waited for. `options`: `OWN_THREAD`, or 0: of all threads."""
     while True:
@@ -34,10 +41,14 @@ def take_ended(options: int = 0) -> Iterator[Ended]:
             return
         if found is None:
             return
-        is_code = found.si_code == os.CLD_EXITED
-        yield Ended(
-            pid=found.si_pid,
-            at=time.time(),
-            code=found.si_status if is_code else None,
-            signal=None if is_code else found.si_status,
-        )
+        yield _ended(found)
+
+
+def _ended(found: os.waitid_result) -> Ended:
+    is_code = found.si_code == os.CLD_EXITED
+    return Ended(
+        pid=found.si_pid,
+        at=time.time(),
+        code=found.si_status if is_code else None,
+        signal=None if is_code else found.si_status,
+    )

@@ -11,6 +11,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PTRACER = 0x59616D61
 WARDEN = "everstep-warden"
 """Name of the process that outlives an agent (agent/ranks/warden.py). It ends by itself."""
+HOLDER = "everstep-holder"
+"""Name of a process above an agent, which keeps its twins (agent/processes/holding.py)."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

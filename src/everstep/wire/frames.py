@@ -8,6 +8,8 @@ generated from this file: docstrings are its sentences, and `Annotated` its rema
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias, TypedDict
 
+from everstep.wire.launcher_frames import AgentEnded, AgentIs, BeAgent, Beat, ControllerIs, Keep, Kept, Parked, Runs
+
 # -- agent -> rank ---------------------------------------------------------------------------------------------------
 
 
@@ -248,6 +250,13 @@ class Import(TypedDict):
     changed: dict[str, str | None]
 
 
+class Adopt(TypedDict):
+    """After the death of the twin's agent, by the next one, whose child it is. Answered by `here`."""
+
+    do: Literal["adopt"]
+    agent: Annotated[int, "process id"]
+
+
 # -- twin -> agent -----------------------------------------------------------------------------------------------------
 
 TwinSays = TypedDict(
@@ -262,8 +271,8 @@ TwinSays = TypedDict(
         "failed": NotRequired[Annotated[dict[str, str], "`ready`: by module, the error"]],
     },
 )
-TwinSays.__doc__ = """`here` once, unasked. With `awake` comes the link of the process that continues, with `split` the
-    socket of the other twin."""
+TwinSays.__doc__ = """`here` once, unasked, and after `Adopt`. With `awake` comes the link of the process that
+    continues, with `split` the socket of the other twin."""
 
 
 # -- agent -> watch thread, on a socket of its own: each is answered by an `Answer` with the same number ---------------
@@ -334,64 +343,23 @@ class Answer(TypedDict, total=False):
     groups: Annotated[list[Any], "`entered`: name, title, ranks of each"]
 
 
-# -- agent <-> launcher, over --keeper-fd ------------------------------------------------------------------------------
-
-
-class Keeping(TypedDict):
-    rank: int
-
-
-class Keep(TypedDict):
-    """With one arena. The agent's are kept by the launcher; the launcher's are those of other agents of the machine."""
-
-    keep: Keeping
-
-
-class Kept(TypedDict):
-    """The launcher has sent all that it keeps."""
-
-    kept: Literal["end"]
-
-
-class Runs(TypedDict):
-    """Whose ranks are there: what the drill lose-node forgets."""
-
-    runs: list[int]
-
-
-class Beat(TypedDict):
-    """The agent is there."""
-
-    beat: int
-
-
-class ControllerWord(TypedDict):
-    epoch: int
-    url: NotRequired[str]
-    confirmed_at: NotRequired[Annotated[float, "when enough other hosts last heard of this one (monotonic)"]]
-
-
-class ControllerIs(TypedDict):
-    """On several hosts: where the newest controller is."""
-
-    controller: ControllerWord
-
-
 RankTells: TypeAlias = (
     Mark | Begins | Listens | Modules | AskMemory | Fault | Incomplete | RestoreFailed | SizeFixed | Numbers | Digest
     | Counts | Drilled | TwinLeft | NoTwin | Examined
 )  # fmt: skip
-ToTwin: TypeAlias = Wake | Split | ForkAhead | Import
+ToTwin: TypeAlias = Wake | Split | ForkAhead | Import | Adopt
 ToWatch: TypeAlias = Dump | Stacks | Entered | Save | HoldStep
 
 CONVERSATIONS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("Agent to rank", (Assign, Drill, Memory)),
     ("Rank to agent", (Mark, Begins, Listens, Modules, AskMemory, Fault, Incomplete, RestoreFailed, SizeFixed, Numbers,
                        Digest, Counts, Drilled, TwinLeft, NoTwin, Examined)),
-    ("Agent to twin", (Wake, Split, ForkAhead, Import)),
+    ("Agent to twin", (Wake, Split, ForkAhead, Import, Adopt)),
     ("Twin to agent", (TwinSays,)),
     ("Agent to watch thread", (Dump, Stacks, Entered, Save, HoldStep)),
     ("Watch thread to agent", (Spill, Answer)),
     ("Agent and launcher", (Keep, Kept, Runs, Beat, ControllerIs)),
+    ("Agent and the agent after it", (Parked,)),
+    ("Launcher and holders of an agent", (AgentIs, AgentEnded, BeAgent)),
 )  # fmt: skip
 """Which side sends what, in the order of the page."""

@@ -68,6 +68,8 @@ class Machine:
                 await self.may_finish.wait()
                 self.imported[pid] += [name for name in frame["modules"] if name not in self.imported[pid]]
             peer.send({"is": "ready"} if bad is None else {"is": "spoiled", "module": bad, "why": "a thread"})
+        elif frame["do"] == "adopt":
+            peer.send({"is": "here", "pid": pid, "num_modules": 1})
         elif frame["do"] == "ahead":
             self.ahead[pid] = 500 + pid
             peer.send({"is": "ahead", "pid": 500 + pid})
@@ -90,7 +92,10 @@ def play(story: Callable[[Machine, Twins], Awaitable[None]], ranks: int = 4) -> 
         machine = Machine()
         news: list[None] = []
         twins = Twins(
-            machine, SimpleNamespace(tell_session=print, note_news=lambda: news.append(None), note_proven=print)
+            machine,
+            SimpleNamespace(
+                tell_session=print, note_news=lambda: news.append(None), note_proven=print, note_idle=lambda idle: None
+            ),
         )
         for local_rank in range(ranks):
             told = {"stage": "at the rendezvous"}

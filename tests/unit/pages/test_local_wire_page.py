@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from everstep.report.parts.local_wire import render_local_wire
-from everstep.wire import frames
+from everstep.wire import frames, launcher_frames
 
 ROOT = Path(__file__).parents[3]
 KINDS = [kind for _, kinds in frames.CONVERSATIONS for kind in kinds]
@@ -19,11 +19,12 @@ def test_the_page_is_in_sync() -> None:
 
 
 def test_each_frame_is_in_one_conversation() -> None:
-    defined = [each for each in vars(frames).values() if is_typeddict(each)]
+    defined = {each for module in (frames, launcher_frames) for each in vars(module).values() if is_typeddict(each)}
     parts = {frames.MemoryAsked, frames.FaultTold, frames.IncompleteTold, frames.RestoreTold, frames.SizeTold,
-             frames.DigestTold, frames.TwinTold, frames.Keeping, frames.ControllerWord}  # fmt: skip
+             frames.DigestTold, frames.TwinTold, launcher_frames.Keeping, launcher_frames.ControllerWord,
+             launcher_frames.ParkedTwin}  # fmt: skip
     assert len(KINDS) == len(set(KINDS))
-    assert {*KINDS} | parts == {*defined}
+    assert {*KINDS} | parts == defined
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -131,6 +131,23 @@ end(woken["pid"], pid)
     assert woken == told != ahead
 
 
+def test_another_agent_becomes_its_parent(tmp_path):
+    """The process that was forked ahead has been killed with the first agent."""
+    found = play(
+        tmp_path,
+        """
+ahead = ask(sock, do="ahead")["pid"]
+end(ahead)
+here = ask(sock, do="adopt", agent=os.getpid())
+woken = ask(sock, do="wake", env={})
+print(json.dumps([here["is"], here["pid"] == pid, woken["pid"], goes_on(woken, "told")["pid"]]))
+end(woken["pid"], pid)
+""",
+    )
+    assert found[:2] == ["here", True]
+    assert found[2] == found[3]
+
+
 @pytest.mark.parametrize("how", ["closed", "killed"])
 def test_it_ends_with_its_twin(tmp_path, how):
     play(

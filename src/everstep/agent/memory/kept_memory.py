@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from everstep.agent.memory.arenas import Memory
 from everstep.agent.processes.channel import Channel
 from everstep.wire import local
-from everstep.wire.frames import Beat
+from everstep.wire.launcher_frames import Beat
 
 _FIRST_TIMEOUT_S = 10.0
 """What was kept lies in the socket before the agent starts. Waiting longer than this would only delay the ranks."""

@@ -43,6 +43,10 @@ class Channel:
     def is_open(self) -> bool:
         return self._sock is not None
 
+    def fileno(self) -> int:
+        """The socket's descriptor; -1: it is closed."""
+        return self._sock.fileno() if self._sock is not None else -1
+
     @property
     def num_queued(self) -> int:
         """Frames that the kernel has not taken yet."""

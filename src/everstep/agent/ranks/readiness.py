@@ -14,6 +14,7 @@ import msgspec
 from everstep.agent.processes import ahead
 from everstep.agent.processes.ahead import Ahead
 from everstep.agent.processes.reaping import Reaper
+from everstep.agent.ranks.bequest import Bequest
 from everstep.agent.ranks.starting import Home, Starter
 from everstep.agent.ranks.twins import NO_TWIN, Twins
 from everstep.agent.ranks.warden import Warden
@@ -39,9 +40,12 @@ class Readiness:
         *,
         report: Callable[[events.Event], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        bequest: Bequest | None = None,
     ) -> None:
         self._node, self._home, self._report, self._spawn = node, home, report, spawn
         self.tell_session = warden.tell_session
+        self._bequest = bequest or Bequest(None, warden)
+        self.note_idle = self._bequest.show
         self.twins = Twins(reaper, self)
         self._spec: RunSpec | None = None
         self._starter: Starter | None = None
@@ -49,6 +53,8 @@ class Readiness:
         self._park_timer: asyncio.TimerHandle | None = None
         self._spare_timer: asyncio.TimerHandle | None = None
         self._told: tuple[bool, str] | None = None
+        for local_rank, twin in self._bequest.take():
+            self.twins.adopt(local_rank, twin)
 
     def begin(self, spec: RunSpec, starter: Starter) -> None:
         """The run is known."""

@@ -14,12 +14,12 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from everstep.agent.processes import reaping
 from everstep.agent.processes.ahead import Ahead
 from everstep.agent.processes.reaping import Reaper
-from everstep.agent.ranks.twin import APPEAR_S, Awake, Prefix, Twin
+from everstep.agent.ranks.twin import APPEAR_S, Awake, Prefix, Twin, TwinOwner, how
 from everstep.agent.versions.placing import Placed
 from everstep.linux.children import Ended
 
@@ -41,19 +41,6 @@ MAX_SPOILED = 8
 NO_TWIN = "the rank has left no twin yet"
 
 _log = logging.getLogger(__name__)
-
-
-class TwinOwner(Protocol):
-    """The owner of the twins, which prepares what a node comes back from."""
-
-    def tell_session(self, pid: int) -> None:
-        """Report that a process leads a session of its own, and waits: it must not outlive the agent."""
-
-    def note_news(self) -> None:
-        """There is a twin more, or one less."""
-
-    def note_proven(self, told: Ahead) -> None:
-        """A twin has imported all of it."""
 
 
 class Twins:
@@ -102,6 +89,7 @@ class Twins:
             os.close(fd)
             raise
         twin = Twin(sock, stage=stage, placed=placed, prefix=prefix, reads=reads, is_last=is_last)
+        twin.on_change = self._show_idle
         twin.on_here = functools.partial(self._on_here, local_rank)
         twin.on_gone = functools.partial(self._on_gone, local_rank)
         self._twins.setdefault(local_rank, []).append(twin)
@@ -110,10 +98,18 @@ class Twins:
         """A process that runs the program until it asks who it is, and is a twin from then on."""
         prefix = Prefix(stdout=out, stderr=err)
         twin = Twin(sock, stage="spare", placed=placed, prefix=prefix)
-        twin.pid = pid
+        twin.pid, twin.outlives = pid, False  # it writes to memory of this agent
         twin.on_here = functools.partial(self._on_spare, local_rank)
         twin.on_gone = functools.partial(self._on_gone, local_rank)
         self._reaper.watch(pid, functools.partial(self._on_end, local_rank, twin))
+
+    def adopt(self, local_rank: int, twin: Twin) -> None:
+        """A twin that waited when its agent was killed. It is this process's child."""
+        twin.on_change = self._show_idle
+        twin.on_here = functools.partial(self._on_adopted, local_rank)
+        twin.on_gone = functools.partial(self._on_gone, local_rank)
+        self._twins.setdefault(local_rank, []).append(twin)
+        twin.channel.send({"do": "adopt", "agent": os.getpid()})
 
     def refuse(self, local_rank: int, why: str) -> None:
         """The rank cannot leave the twin that it wanted to leave; an earlier one may be there."""
@@ -166,6 +162,11 @@ class Twins:
         self._why_not[local_rank] = why
         return why
 
+    def _show_idle(self) -> None:
+        self._owner.note_idle(
+            [(local_rank, twin) for local_rank, twins in self._twins.items() for twin in twins if twin.is_heritable]
+        )
+
     def _is_ours(self, twin: Twin, pid: int) -> bool:
         """Whether this twin has just forked the process, or did so ahead of time. It is unwatched afterwards."""
         if twin.pid_ahead and pid == twin.pid_ahead:
@@ -198,7 +199,7 @@ class Twins:
         if answer.get("is") == "ahead" and isinstance(pid, int) and pid in self._reaper.adopted():
             twin.pid_ahead = pid
             self._owner.tell_session(pid)
-            self._reaper.watch(pid, functools.partial(_on_end_ahead, twin))
+            self._reaper.watch(pid, twin.forget_ahead)
 
     async def import_ahead(self) -> None:
         """Let each rank's latest twin leave one that has imported what its rank has imported later. The CPU time that
@@ -224,6 +225,7 @@ class Twins:
                 left = left[at + 1 :]
             for twin in self._twins.get(local_rank, [])[-1:]:
                 twin.has_imported = True
+            self._show_idle()
             self._owner.note_proven(what)
 
     def _to_import(self, local_rank: int) -> Twin | None:
@@ -239,7 +241,15 @@ class Twins:
         twin = self._to_import(local_rank)
         if twin is None:
             return None
-        twin.has_imported = True
+        twin.has_imported = twin.is_leaving_another = True
+        try:
+            return await self._leave_another(local_rank, twin, modules, what)
+        finally:
+            twin.is_leaving_another = False
+            self._show_idle()
+
+    async def _leave_another(self, local_rank: int, twin: Twin, modules: list[str], what: Ahead) -> str | None:
+        """Make another one of this twin, which imports, and puts it in its place."""
         try:
             answer, fds = await twin.ask({"do": "split"}, WAKE_S)
         except TimeoutError:
@@ -254,6 +264,7 @@ class Twins:
             reads=twin.reads,
             is_last=twin.is_last,
         )
+        ahead.outlives = twin.outlives
         self._making[local_rank] = ahead
         ahead.on_here = functools.partial(self._watch, local_rank)
         is_used = False
@@ -288,7 +299,7 @@ class Twins:
         mine = self._twins.get(local_rank, [])
         if twin not in mine:
             return False
-        ahead.on_gone = functools.partial(self._on_gone, local_rank)
+        ahead.on_gone, ahead.on_change = functools.partial(self._on_gone, local_rank), self._show_idle
         mine.append(ahead)
         self._drop(local_rank, twin)
         self._owner.note_news()
@@ -344,6 +355,13 @@ class Twins:
             for earlier in [each for each in self._twins.get(local_rank, []) if each is not twin]:
                 if earlier.is_here.is_set():
                     self._drop(local_rank, earlier)
+        self._show_idle()
+        self._owner.note_news()
+
+    def _on_adopted(self, local_rank: int, twin: Twin) -> None:
+        self._watch(local_rank, twin)
+        self._why_not.pop(local_rank, None)
+        self._show_idle()
         self._owner.note_news()
 
     def _on_gone(self, local_rank: int, twin: Twin) -> None:
@@ -360,7 +378,7 @@ class Twins:
         twin.pid = 0  # the number may be another's soon
         if twin.why_over != "closed":
             _log.info("the twin of local rank %d (%s) ended: %s", local_rank, twin.stage, ended)
-            self._why_not[local_rank] = f"its twin ({twin.stage}) has ended: {_how(ended)}"
+            self._why_not[local_rank] = f"its twin ({twin.stage}) has ended: {how(ended)}"
         self._drop(local_rank, twin)
 
     def _drop(self, local_rank: int, twin: Twin) -> None:
@@ -371,17 +389,9 @@ class Twins:
         for pid in (twin.pid, twin.pid_ahead):
             if pid:
                 reaping.kill(pid, signal.SIGKILL)
-
-
-def _on_end_ahead(twin: Twin, _: Ended) -> None:
-    twin.pid_ahead = 0  # the number may be another's soon
+        self._show_idle()
 
 
 def imports_at_a_time() -> int:
     """So many twins import at once: enough that all are ready soon, not so many that a machine is swamped."""
     return 2 * len(os.sched_getaffinity(0))
-
-
-def _how(ended: Ended) -> str:
-    at = time.strftime("%H:%M:%S", time.gmtime(ended.at))
-    return f"signal {ended.signal} at {at}" if ended.signal else f"code {ended.code} at {at}"

@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from everstep.agent.processes.environment import WARD_VARIABLE
@@ -33,14 +34,17 @@ _SEARCH_EVERY = 20
 class Warden:
     """Made before the event loop exists, because it forks."""
 
-    def __init__(self, ward: str) -> None:
+    def __init__(self, ward: str, done_fd: int = -1) -> None:
+        """`done_fd`: a pipe that closes when nothing of a dead agent is left to kill; the warden's from here on."""
         theirs, self._ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pid = os.fork()
         if self.pid == 0:
             with contextlib.suppress(BaseException):
-                _keep_watch(theirs, ward)
+                _keep_watch(theirs, ward, done_fd)
             os._exit(0)
         theirs.close()
+        if done_fd >= 0:
+            os.close(done_fd)
 
     def tell_session(self, sid: int) -> None:
         """Report a worker with a session of its own. Ended workers stay on the list until their number is reported
@@ -59,6 +63,10 @@ class Warden:
         """Spare what the ranks left running, as they ended well: it continues when the agent ends."""
         self._say("=")
 
+    def spare_twins(self, pids: Iterable[int]) -> None:
+        """Spare these and no other twins when the agent is killed: the next agent gets them."""
+        self._say("~" + " ".join(map(str, pids)))
+
     def dismiss(self) -> None:
         """An orderly end: it looks once more, and ends."""
         self._ours.close()
@@ -68,13 +76,13 @@ class Warden:
             socket.send_fds(self._ours, [os.fsencode(text)], fds)
 
 
-def _keep_watch(link: socket.socket, ward: str) -> None:
+def _keep_watch(link: socket.socket, ward: str, done_fd: int) -> None:
     os.setsid()
     call_this(WARDEN)
     logging.disable()  # the agent's log is the agent's
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
-    keep = {0, 1, 2, link.fileno()}
+    keep = {0, 1, 2, link.fileno(), done_fd}
     for fd in [int(name) for name in os.listdir("/proc/self/fd")]:  # noqa: PTH208
         if fd not in keep:
             with contextlib.suppress(OSError):
@@ -83,7 +91,9 @@ def _keep_watch(link: socket.socket, ward: str) -> None:
     while told.listen(link):
         pass
     if not told.is_spared:
-        end_all(ward, told.sessions)
+        end_all(ward, told.sessions, told.twins)
+    if done_fd >= 0:
+        os.close(done_fd)
     told.finish()
 
 
@@ -93,6 +103,7 @@ class _Told:
     def __init__(self) -> None:
         self.sessions: set[int] = set()  # of workers
         self.is_spared = False
+        self.twins: set[int] = set()  # that the next agent gets
         self._streams: list[Spooled] = []
 
     def listen(self, link: socket.socket) -> bool:
@@ -107,6 +118,8 @@ class _Told:
             os.close(fds[0])
         elif word == b"=":
             self.is_spared = True
+        elif word == b"~":
+            self.twins = set(map(int, rest.split()))
         elif word == b"+":
             self.sessions.add(int(rest))
         elif word == b"-":
@@ -139,9 +152,9 @@ class _Told:
                 time.sleep(LOOK_S)
 
 
-def end_all(ward: str, sessions: set[int]) -> int:
-    """Kill everything that belongs to the agent; how many processes that were."""
-    killed: set[int] = set()
+def end_all(ward: str, sessions: set[int], spared: Collection[int] = ()) -> int:
+    """Kill everything that belongs to the agent, but for `spared`; how many processes that were."""
+    killed: set[int] = set(spared)
     for _ in range(_PASSES):
         found = {pid for pid in _all_pids() if pid not in killed and _belongs(pid, ward, sessions)}
         trackers = {pid for pid in found if is_tracker(pid)}
@@ -151,7 +164,7 @@ def end_all(ward: str, sessions: set[int]) -> int:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         killed |= found - trackers
-    return len(killed) + _await_trackers(ward, sessions)
+    return len(killed) - len(set(spared)) + _await_trackers(ward, sessions)
 
 
 def _await_trackers(ward: str, sessions: set[int]) -> int:

@@ -43,6 +43,9 @@ def _rows(kind: type, within: str) -> list[str]:
         remark = ", ".join(filter(None, ("may be absent" if is_optional else "", remark)))
         if is_typeddict(hint):
             rows += [f"| `{within}{name}` | object | {remark} |", *_rows(hint, f"{within}{name}.")]
+        elif get_origin(hint) is list and is_typeddict(get_args(hint)[0]):
+            rows += [f"| `{within}{name}` | list of objects | {remark} |"]
+            rows += _rows(get_args(hint)[0], f"{within}{name}[].")
         else:
             rows.append(f"| `{within}{name}` | {_text(hint)} | {remark} |")
     return rows

@@ -70,7 +70,17 @@ class _Serving:
             self._split()
         elif what == "ahead":
             return self._fork_ahead()
+        elif what == "adopt":
+            self._be_adopted(int(frame["agent"]))
         return None
+
+    def _be_adopted(self, agent: int) -> None:
+        """The agent was killed, and with it what was forked ahead. The next one is this process's parent."""
+        self._process.agent = agent
+        ready, self._ahead = self._ahead, None
+        if ready is not None:
+            ready.link.close()
+        self.say_here()
 
     def _wake(self) -> socket.socket | None:
         ready, self._ahead = self._ahead, None
