@@ -111,7 +111,7 @@ class KeepingLauncher:
     def take(self) -> int:
         self.sock.settimeout(60)
         frame, fds = local.recv(self.sock)
-        while "runs" in frame:  # which ranks are on that machine
+        while "keep" not in frame:  # which ranks are on that machine, and that the agent is there
             frame, fds = local.recv(self.sock)
         self.kept.append((frame["keep"]["rank"], fds[0]))
         return frame["keep"]["rank"]
