@@ -29,7 +29,8 @@ class Starved:
             self._pids[node] = pid
 
     def waited_s(self, node: str) -> float:
-        """How long all its threads have waited for a CPU, since each began. 0 if unknown."""
+        """Return how long the thread of it that waited longest for a CPU did so, since it began: others may have waited
+        at the same time. 0 if unknown."""
         pid = self._pids.get(node)
         return self._waited_s(pid) if pid is not None else 0.0
 
@@ -46,4 +47,4 @@ class Starved:
 
     def _waited_s(self, pid: int) -> float:
         told = [proc.sched_ns(pid, tid) for tid in proc.threads(pid)]
-        return sum(each[1] for each in told if each is not None) / _NS
+        return max((each[1] for each in told if each is not None), default=0) / _NS

@@ -78,8 +78,9 @@ class Agents:
         """The agent has ended, and its twins have to end with it."""
         line = self._line_of(agent)
         if line is not None:
-            self._lines.remove(line)
-            await line.end()
+            await line.end()  # in the list until then: `end` has to wait for it too
+            with contextlib.suppress(ValueError):
+                self._lines.remove(line)
 
     async def end(self) -> None:
         """All lines."""
