@@ -112,7 +112,7 @@ def printed(data: bytes, place: Path) -> None:
         with contextlib.suppress(UnsupportedError):
             parse(data)
     with contextlib.suppress(recording.RecordingError):
-        recording.parse(data, 1.8e9)
+        recording.parse(data, 1.8e9, 1.8e9 + 60)
     stack.parse(data, b"")
     stack.parse_spill(text, 1, is_running=True)
     with contextlib.suppress(ConfigError):

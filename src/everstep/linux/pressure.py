@@ -18,7 +18,8 @@ def _paths() -> list[str]:
     """In a container the cgroup's path may be the host's, and its own files lie at the root."""
     own = proc.read_or_nothing("/proc/self/cgroup").decode(errors="replace").splitlines()
     folders = [line[3:].strip("/") for line in own if line.startswith("0::")]
-    groups = [f"/sys/fs/cgroup/{folder}/cpu.pressure" for folder in (*folders, "")] if folders else []
+    groups = [f"/sys/fs/cgroup/{folder}/cpu.pressure" for folder in folders if folder]
+    groups += ["/sys/fs/cgroup/cpu.pressure"] if folders else []
     return ["/proc/pressure/cpu", *groups]
 
 

@@ -77,11 +77,24 @@ def test_one_whose_end_is_decided_may_not_go_on_although_its_slot_is_still_its_o
     cluster.held_back |= {"EvictNode"}  # the engine does not reach it
     cluster.start()
     cluster.train(2)
-    cluster.silence("n1")
+    cluster.silence("n1", 61.0)
     (answer,) = cluster.feed(doubt(cluster, "n1"))
     assert isinstance(answer, actions.SettleDoubt)
     assert not answer.may_go_on
-    assert "nothing was heard of it for 3.6 s" in answer.why
+    assert "nothing was heard of it for 61.0 s" in answer.why
+
+
+def test_one_that_may_only_be_late_gets_its_answer_when_the_engine_has_looked():
+    spec = RunSpec(program="train.py", num_slots=2, nproc_per_node=1, num_standby=1)
+    cluster = Cluster(spec)
+    cluster.held_back |= {"EvictNode"}
+    cluster.start()
+    cluster.train(2)
+    cluster.silence("n1")
+    assert cluster.feed(doubt(cluster, "n1")) == []
+    assert cluster.feed(events.NodeSpared(at=cluster.clock.now, node="n1", why="its process lives")) == []
+    (answer,) = cluster.feed(doubt(cluster, "n1"))
+    assert answer.may_go_on
 
 
 def test_one_that_was_silent_is_still_only_silent_when_its_end_is_asked_for_again():

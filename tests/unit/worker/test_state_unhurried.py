@@ -14,6 +14,7 @@ from unhurried import Gate, answer, begin, gate_before_copies, held, step_once, 
 
 import everstep
 from everstep.worker.link import watch
+from everstep.worker.link.runtime import current
 from everstep.worker.snapshots import cadence, copying
 from everstep.worker.snapshots import snapshots as keeper
 
@@ -393,12 +394,15 @@ def test_a_fork_and_the_end_of_the_program_in_the_middle_of_a_copy(how: str, hel
 
 def test_the_watch_thread_answers_a_request_to_save(agent: Agent) -> None:
     now, model, optimizer, state = begin(agent)
-    assert watch._answer({"do": "save", "id": 1, "limit_s": 60.0}) == {"saved": 1, "why": "no step is complete"}
+    assert watch._answer({"do": "save", "id": 1, "limit_s": 60.0}, current()) == {
+        "saved": 1,
+        "why": "no step is complete",
+    }
     steps = state.steps(3)
     next(steps)
     step_once(model, optimizer)
     next(steps)
     optimizer.step()
-    assert watch._answer({"do": "save", "id": 2, "limit_s": 60.0}) == {"saved": 2, "step": 0}
+    assert watch._answer({"do": "save", "id": 2, "limit_s": 60.0}, current()) == {"saved": 2, "step": 0}
     now.save_now = None
-    assert watch._answer({"do": "save", "id": 3, "limit_s": 60.0})["why"] == "this rank keeps no snapshots"
+    assert watch._answer({"do": "save", "id": 3, "limit_s": 60.0}, current())["why"] == "this rank keeps no snapshots"
